@@ -18,7 +18,7 @@ from holdfast.chaos.campaign import skipped_outcome
 from holdfast.chaos.reliability import read_outcomes
 from holdfast.chaos.scenarios import SCENARIOS
 from holdfast.cli import COMMANDS, root
-from holdfast.core.settings import PRESETS, SETTINGS, Setting
+from holdfast.core.settings import PRESETS, SETTINGS, Setting, SettingDefault
 from holdfast.lint.rules.catalogue import RULES
 from holdfast.lint.rules.rule import Rule, example_program
 from holdfast.report import catalogue
@@ -34,10 +34,19 @@ PRECEDENCE = """This page lists every environment variable that holdfast reads o
 presets.
 Precedence: flag, environment, preset, default. An empty variable counts as unset.
 """
-ON_PRESETS = """`--preset` sets only variables that you have not set, under any of their names. No
-preset disables peer-to-peer transfers, forces an algorithm or makes the GPU synchronous, because
-that
-costs speed without fixing anything; none sets `NCCL_TIMEOUT`, because nothing reads it.
+ON_PRESETS = """`holdfast run --preset NAME` sets only variables that you have not set, under any
+of their names, and prints what it sets and what it keeps. Several names are separated by commas;
+the last one wins. `gpu_cache` is `gpu-cache`. No preset disables peer-to-peer transfers, forces an
+algorithm or makes the GPU synchronous, because that costs speed without fixing anything; none sets
+`NCCL_TIMEOUT`, because nothing reads it, or a name that the installed torch deprecates.
+
+`HOLDFAST_LOADER_CACHE`, `HOLDFAST_LOADER_PREFETCH` and `HOLDFAST_LOADER_WORKERS` act in scripts
+that call [`holdfast.loader_settings()`](run.md#loader-settings); `holdfast run` says so if
+the script does not. `HOLDFAST_MICRO_BATCHES` acts in `split_batch` of `holdfast.loop`.
+"""
+ON_NETWORKS = """As `basic`, and the interface, adapters and sockets for this host and the job's
+rendezvous, as `holdfast env --profile {name} --rdzv-endpoint HOST:PORT` explains them. Nothing is
+set for a job on one host.
 """
 HEAD = (
     "| variable | default | what it does | owner (since) | must be set before |\n"
@@ -143,6 +152,9 @@ def _command(name: str, line: str) -> str:
     parent = click.Context(root, info_name="holdfast", **{**root.context_settings, **width})
     command = import_module(COMMANDS[name][0]).command
     sections = [f"## {name}\n\n{line}\n", *_help_texts(command, name, parent)]
+    if name == "bench":  # decides by its first word, because it has arguments of its own
+        scaling = import_module("holdfast.cli.bench_scaling").scaling
+        sections += [f"### {name} scaling\n", *_help_texts(scaling, f"{name} scaling", parent)]
     return "\n".join(sections)
 
 
@@ -173,13 +185,21 @@ def _choices(row: Setting) -> str:
 
 def _preset(name: str) -> str:
     basic = {} if name == "basic" else PRESETS["basic"]
+    if PRESETS[name] == basic:
+        return f"### {name}\n\n{ON_NETWORKS.format(name=name)}"
     rows = "".join(
-        f"| `{variable}` | `{COMPUTED.get(default.value, default.value)}` | {default.why} |\n"
+        f"| `{variable}`{_releases(default)} | `{COMPUTED.get(default.value, default.value)}` | "
+        f"{default.why} |\n"
         for variable, default in PRESETS[name].items()
         if basic.get(variable) != default
     )
     more = "As `basic`, and:\n\n" if basic else ""
     return f"### {name}\n\n{more}| variable | value | why |\n| --- | --- | --- |\n{rows}"
+
+
+def _releases(default: SettingDefault) -> str:
+    since = f" (from torch {default.from_torch})" if default.from_torch else ""
+    return since + (f" (before torch {default.before_torch})" if default.before_torch else "")
 
 
 if __name__ == "__main__":

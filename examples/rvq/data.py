@@ -8,17 +8,18 @@ uninterrupted one.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import queue
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
+
+from holdfast.training.loop.loader_settings import LoaderSettings
 
 ROWS = 8  # rows of an image
 COLUMNS = 8  # columns of an image: one step of a sequence
@@ -45,101 +46,72 @@ def load_digits() -> tuple[Tensor, Tensor]:
     return images[HELD_OUT:], images[:HELD_OUT]
 
 
-class ResumableSampler(DistributedSampler[int]):
-    """A DistributedSampler that can start in mid-epoch: at ``start``, in this rank's samples."""
+class Digits(Dataset[Tensor]):
+    """Images in host or device memory; a whole batch is selected at once."""
 
-    start = 0
+    def __init__(self, images: Tensor) -> None:
+        self.images = images
 
-    def __iter__(self) -> Iterator[int]:
-        return itertools.islice(super().__iter__(), self.start, None)
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.images[index]
+
+    def __getitems__(self, indices: list[int]) -> Tensor:
+        """Return the images of a batch, (batch, 8, 8)."""
+        return self.images[torch.tensor(indices, device=self.images.device)]
 
 
-class Batches:
-    """An infinite stream of this rank's batches, (batch, rows, 8), that can start at any step."""
+def unchanged(batch: Tensor) -> Tensor:
+    """Return the batch, which :class:`Digits` has put together."""
+    return batch
+
+
+class DigitsLoader(DataLoader[Tensor]):
+    """This rank's batches of an epoch on its device, loaded as the settings say."""
 
     def __init__(
-        self,
-        images: Tensor,
-        sampler: ResumableSampler,
-        *,
-        batch_size: int,
-        num_workers: int,
-        device: torch.device,
-        gpu_cache: bool,
-        multi_length: bool,
+        self, images: Tensor, settings: LoaderSettings, batch_size: int, device: torch.device
     ) -> None:
-        self._images = images.to(device) if gpu_cache else images
-        self._sampler = sampler
-        self._batch_size = batch_size
-        self._device = device
-        self._gpu_cache = gpu_cache
-        self._multi_length = multi_length
-        self._loader = None if gpu_cache else self._make_loader(num_workers)
-        self.steps_in_epoch = sampler.num_samples // batch_size
-        if not self.steps_in_epoch:
-            raise SystemExit(
-                f"--batch-size {batch_size} is more than the {sampler.num_samples} images of "
-                "one rank"
-            )
-
-    def _make_loader(self, num_workers: int) -> DataLoader[Tensor]:
-        return DataLoader(
-            self._images,  # type: ignore[arg-type]  # has the methods of a Dataset
-            batch_size=self._batch_size,
-            sampler=self._sampler,
-            num_workers=num_workers,
-            persistent_workers=num_workers > 0,
-            pin_memory=self._device.type == "cuda",
+        self.device, self.depth = device, settings.prefetch
+        super().__init__(
+            Digits(images.to(device) if settings.cache else images),
+            batch_size=batch_size,
+            sampler=DistributedSampler(images, drop_last=True),
             drop_last=True,
+            collate_fn=unchanged,
+            pin_memory=device.type == "cuda" and not settings.cache,
+            **settings.loader_options(),
         )
 
-    def starting_at(self, step: int) -> Generator[Tensor]:
-        """Yield the batches of the given step and all later ones."""
-        for epoch in itertools.count(step // self.steps_in_epoch):
-            done = max(0, step - epoch * self.steps_in_epoch)
-            self._sampler.set_epoch(epoch)
-            self._sampler.start = done * self._batch_size
-            for number, batch in enumerate(
-                self._one_epoch(), start=epoch * self.steps_in_epoch + done
-            ):
-                yield self._cut(batch.to(self._device, non_blocking=True), number)
-
-    def _one_epoch(self) -> Iterator[Tensor]:
-        if self._loader is not None:
-            yield from self._loader
-            return
-        order = torch.tensor(list(self._sampler), device=self._device)
-        for first in range(0, len(order) - self._batch_size + 1, self._batch_size):
-            yield self._images[order[first : first + self._batch_size]]
-
-    def _cut(self, batch: Tensor, step: int) -> Tensor:
-        """Keep some consecutive rows, which depend only on the step and agree on all ranks."""
-        if not self._multi_length:
-            return batch
-        draw = torch.Generator().manual_seed(step)
-        length = LENGTHS[int(torch.randint(len(LENGTHS), (), generator=draw))]
-        first = int(torch.randint(ROWS - length + 1, (), generator=draw))
-        return batch[:, first : first + length]
+    def __iter__(self) -> Iterator[Tensor]:
+        batches = super().__iter__()  # in this thread: it draws the workers' seed
+        if self.depth:
+            return prefetched(batches, self.device, self.depth)
+        return (batch.to(self.device, non_blocking=True) for batch in batches)
 
 
-def prefetched(
-    batches: Iterator[Tensor], device: torch.device, depth: int = 2
-) -> Generator[Tensor]:
-    """Prefetch up to ``depth`` batches in a thread; closing the iterator ends the thread."""
-    ready: queue.Queue[Tensor | BaseException] = queue.Queue(depth)
+def cut(batch: Tensor, step: int) -> Tensor:
+    """Keep some consecutive rows, which depend only on the step and agree on all ranks."""
+    draw = torch.Generator().manual_seed(step)
+    length = LENGTHS[int(torch.randint(len(LENGTHS), (), generator=draw))]
+    first = int(torch.randint(ROWS - length + 1, (), generator=draw))
+    return batch[:, first : first + length]
+
+
+def prefetched(batches: Iterator[Tensor], device: torch.device, depth: int) -> Iterator[Tensor]:
+    """Prepare up to ``depth`` batches in a thread; closing the iterator ends the thread."""
+    ready: queue.Queue[Tensor | BaseException | None] = queue.Queue(depth)
     closed = threading.Event()
-    thread = threading.Thread(
-        target=_fill, args=(batches, ready, closed, device), name="prefetch", daemon=True
-    )
+    thread = threading.Thread(target=_fill, args=(batches, ready, closed, device), name="prefetch")
     thread.start()
     try:
-        while True:
-            batch = ready.get()
+        while (batch := ready.get()) is not None:
             if isinstance(batch, BaseException):
                 raise batch
-            if (
-                device.type == "cuda"
-            ):  # the memory was taken on the thread's stream and is now used on this one
+            if device.type == "cuda":
+                # The memory was allocated on the thread's stream and is now used on this one.
                 batch.record_stream(torch.cuda.current_stream())
             yield batch
     finally:
@@ -149,7 +121,7 @@ def prefetched(
 
 def _fill(
     batches: Iterator[Tensor],
-    ready: queue.Queue[Tensor | BaseException],
+    ready: queue.Queue[Tensor | BaseException | None],
     closed: threading.Event,
     device: torch.device,
 ) -> None:
@@ -157,17 +129,24 @@ def _fill(
     try:
         with torch.cuda.stream(stream):  # a stream of None changes nothing
             for batch in batches:
+                moved = batch.to(device, non_blocking=True)
                 if stream is not None:
                     stream.synchronize()
-                if not _put(ready, batch, closed):
+                if not _put(ready, moved, closed):
                     return
     except BaseException as error:  # noqa: BLE001  # raised again in the consumer
         _put(ready, error, closed)
+    else:
+        _put(ready, None, closed)
 
 
-def _put(ready: queue.Queue, item: Tensor | BaseException, closed: threading.Event) -> bool:
-    """Return whether the item was delivered before the reader closed."""
-    while not closed.is_set():
+def _put(
+    ready: queue.Queue[Tensor | BaseException | None],
+    item: Tensor | BaseException | None,
+    closed: threading.Event,
+) -> bool:
+    """Return whether the item was delivered before the reader closed, or the script ended."""
+    while not closed.is_set() and threading.main_thread().is_alive():
         try:
             ready.put(item, timeout=0.1)
         except queue.Full:

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from holdfast import comm
+
 DECAY = 0.97  # decay of the moving averages per step
 DEAD_BELOW = 0.1  # a code used less often than this fraction of the average is restarted
 
@@ -62,9 +64,9 @@ class ResidualQuantizer(nn.Module):
         return Quantized(quantized, torch.stack(codes), torch.stack(residuals))
 
     @torch.no_grad()
-    def update(self, codes: Tensor, residuals: Tensor, draw: torch.Generator) -> None:
+    def update(self, codes: Tensor, residuals: Tensor) -> None:
         """Move the codebooks towards the vectors that selected them; call it on every rank."""
-        count, total, spare = self._reduced(codes, residuals, draw)
+        count, total, spare = self._reduced(codes, residuals)
         self.counts.lerp_(count, 1 - DECAY)
         self.sums.lerp_(total, 1 - DECAY)
         average = self.counts.mean(dim=1, keepdim=True)
@@ -73,19 +75,17 @@ class ResidualQuantizer(nn.Module):
         self.sums.copy_(torch.where(dead[..., None], spare * average[..., None], self.sums))
         self.codebooks.copy_(self.sums / self.counts[..., None])
 
-    def _reduced(
-        self, codes: Tensor, residuals: Tensor, draw: torch.Generator
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _reduced(self, codes: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return code counts, sums of their vectors, and restart vectors, reduced over all ranks.
 
         The restart vectors must be the same everywhere, so each rank provides those of its own
-        share of the codes and zeros for the others: one all-reduce carries all three.
+        share of the codes and zeros for the others: one all-reduce carries all three. It has a time
+        limit and names the missing ranks; as one call of the backend, it has the same bits in every
+        run.
         """
         books, size, width = self.codebooks.shape
         chosen = functional.one_hot(codes, size).to(residuals.dtype)
-        pick = torch.randint(
-            residuals.shape[1], (books, size), generator=draw, device=residuals.device
-        )
+        pick = torch.randint(residuals.shape[1], (books, size), device=residuals.device)
         offer = torch.gather(residuals, 1, pick[..., None].expand(-1, -1, width))
         mine = torch.arange(size, device=offer.device) % dist.get_world_size() == dist.get_rank()
         packed = torch.cat(
@@ -96,7 +96,7 @@ class ResidualQuantizer(nn.Module):
             ],
             dim=2,
         )
-        dist.all_reduce(packed)
+        comm.all_reduce(packed, chunk=None)
         return packed[..., 0], packed[..., 1 : 1 + width], packed[..., 1 + width :]
 
 

@@ -1,15 +1,15 @@
 """Train a residual vector quantizer on hand-written digits with DistributedDataParallel.
 
     python train.py                                   one process
-    torchrun --standalone --nproc-per-node 4 train.py     or: holdfast run --nproc-per-node 4
-        train.py
+    holdfast run --standalone --nproc-per-node 4 train.py     or: torchrun --standalone
+        --nproc-per-node 4 train.py
 
 Uses GPUs (one per process, NCCL) if there are enough, otherwise the CPU (gloo). After 300 steps at
 the default settings the held-out reconstruction error is below 0.005, on 1, 2 or 4 processes: the
 mean squared error of pixels between 0 and 1; always returning the average image gives 0.0735.
 
-With --checkpoint-dir and --resume, an interrupted run continues from its newest valid checkpoint
-and ends with the same numbers as an uninterrupted one.
+With --checkpoint-dir, an interrupted run continues from its newest valid checkpoint and ends with
+the same numbers as an uninterrupted one. SIGTERM loses at most the running step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ import argparse
 import os
 import time
 import warnings
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
-import checkpoint
 import torch
 import torch.distributed as dist
 
@@ -30,17 +27,20 @@ import torch.distributed as dist
 # arguments would keep the group alive, and a finished run would occasionally abort at exit (torch
 # 2.13, gloo).
 import torch.distributed.nn.functional
-from data import COLUMNS, Batches, ResumableSampler, load_digits, prefetched
+from data import COLUMNS, DigitsLoader, cut, load_digits
 from model import Autoencoder
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam
+
+import holdfast
+from holdfast import evaluate
 
 COMMITMENT = 0.1  # weight of the encoder's commitment to the codes
-NOISE = (
-    0.02  # standard deviation of the noise added to what is encoded, in units of the pixels' range
-)
+NOISE = 0.02  # standard deviation of the noise added to what is encoded, in the pixels' range
+KEPT = 3  # checkpoints retained
+HELD_OUT_BATCH = 64
 
 
 def positive(text: str) -> int:
@@ -59,21 +59,26 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--batch-size", type=positive, default=64, help="images of a process (default: %(default)s)"
     )
-    parser.add_argument("--num-workers", type=int, default=0, help="loader processes of each rank")
     parser.add_argument(
         "--multi-length-training", action="store_true", help="sequences of 4, 6 or 8 rows, by batch"
     )
-    parser.add_argument(
-        "--gpu-cache", action="store_true", help="keep all images on the device; no loader"
+    loading = parser.add_argument_group("loading; without an option as --preset chose")
+    loading.add_argument("--num-workers", type=int, help="loader processes of each rank")
+    loading.add_argument(
+        "--gpu-cache", action="store_const", const=True, help="keep all images on the device"
     )
-    parser.add_argument(
-        "--prefetch", action="store_true", help="prepare the next batches in a thread"
+    loading.add_argument(
+        "--prefetch", type=int, nargs="?", const=2, help="prepare N batches in a thread (2)"
     )
+    loading.add_argument("--micro-batches", type=positive, help="parts of a process's batch")
     parser.add_argument(
         "--max-steps",
         type=positive,
         default=300,
         help="stop after this step (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--evaluate-every", type=positive, default=100, help="steps (default: %(default)s)"
     )
     parser.add_argument(
         "--checkpoint-dir", type=Path, help="checkpoint folder; default: no checkpoints"
@@ -82,7 +87,7 @@ def parse_arguments() -> argparse.Namespace:
         "--checkpoint-every", type=positive, default=20, help="steps (default: %(default)s)"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="resume from the newest valid checkpoint, if any"
+        "--resume", action="store_true", help="accepted; with --checkpoint-dir, every run resumes"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
@@ -90,6 +95,8 @@ def parse_arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.resume and options.checkpoint_dir is None:
         parser.error("--resume requires --checkpoint-dir")
+    if options.gpu_cache and options.num_workers:
+        parser.error("--gpu-cache needs no --num-workers")
     return options
 
 
@@ -111,58 +118,6 @@ def join_job() -> torch.device:
     return device
 
 
-def train_step(
-    model: DistributedDataParallel, optimizer: Optimizer, batch: Tensor, noise: torch.Generator
-) -> Tensor:
-    """Run one step on one batch; return this rank's loss."""
-    noisy = batch + NOISE * torch.randn(batch.shape, generator=noise, device=batch.device)
-    result = model(noisy)
-    loss: Tensor = functional.mse_loss(result.rows, batch) + COMMITMENT * result.commitment
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    optimizer.step()
-    model.module.quantizer.update(result.codes, result.residuals, noise)
-    return loss.detach()
-
-
-@torch.no_grad()
-def evaluate(model: Autoencoder, held_out: Tensor) -> float:
-    """Return the mean squared error over the held-out images, shared by all ranks."""
-    mine = held_out[dist.get_rank() :: dist.get_world_size()]
-    model.eval()
-    wrong = functional.mse_loss(model(mine).rows, mine, reduction="sum")
-    model.train()
-    total = torch.stack([wrong, torch.tensor(float(mine.numel()), device=mine.device)])
-    dist.all_reduce(total)
-    return float(total[0] / total[1])
-
-
-def snapshot(
-    step: int, model: Autoencoder, optimizer: Optimizer, noise: torch.Generator
-) -> dict[str, Any]:
-    """Return everything needed to resume; the data position follows from the step."""
-    mine = noise.get_state().to(next(model.parameters()).device)
-    states = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(states, mine)
-    return {
-        "step": step,
-        "model": model.state_dict(),  # includes codebooks and moving averages as buffers
-        "optimizer": optimizer.state_dict(),
-        "noise": [state.cpu() for state in states],
-    }
-
-
-def restore(
-    state: dict[str, Any], model: Autoencoder, optimizer: Optimizer, noise: torch.Generator
-) -> int:
-    """Restore a snapshot; return its step. With other ranks, noise states stay fresh."""
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    if len(state["noise"]) == dist.get_world_size():
-        noise.set_state(state["noise"][dist.get_rank()])
-    return int(state["step"])
-
-
 def wrapped(model: Autoencoder, device: torch.device) -> DistributedDataParallel:
     """Wrap the model in DDP."""
     # The codebooks are identical on all ranks by construction; broadcasting them in every step is
@@ -173,64 +128,106 @@ def wrapped(model: Autoencoder, device: torch.device) -> DistributedDataParallel
     return DistributedDataParallel(model, device_ids=device_ids, broadcast_buffers=False)
 
 
-def feed(
-    options: argparse.Namespace, images: Tensor, device: torch.device, step: int
-) -> Generator[Tensor]:
-    """Yield this rank's batches from ``step`` on, loaded as the options say."""
-    sampler = ResumableSampler(
-        images, dist.get_world_size(), dist.get_rank(), seed=options.seed, drop_last=True
-    )
-    batches = Batches(
-        images,
-        sampler,
-        batch_size=options.batch_size,
-        num_workers=options.num_workers,
-        device=device,
-        gpu_cache=options.gpu_cache,
-        multi_length=options.multi_length_training,
-    ).starting_at(step)
-    return prefetched(batches, device) if options.prefetch else batches
+def squared_errors(model: Autoencoder, batch: Tensor) -> dict[str, tuple[Tensor, int]]:
+    """Return the sum of the squared errors of a batch, and the number of pixels."""
+    return {
+        "error": (functional.mse_loss(model(batch).rows, batch, reduction="sum"), batch.numel())
+    }
+
+
+class Trainer:
+    """The model, its optimizer, and what a step and an evaluation do with them."""
+
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        torch.manual_seed(options.seed)
+        images, held_out = load_digits()
+        self.options, self.device = options, device
+        self.model = wrapped(Autoencoder(COLUMNS).to(device), device)
+        self.optimizer = Adam(self.model.parameters(), lr=options.lr)
+        # The draws of noise differ between ranks; checkpoints contain every rank's random state.
+        torch.manual_seed(1000 * options.seed + dist.get_rank())
+        settings = holdfast.loader_settings(
+            cache=options.gpu_cache,
+            prefetch=options.prefetch,
+            workers=options.num_workers,
+            micro_batches=options.micro_batches,
+        )
+        self.settings = settings
+        self.loader = DigitsLoader(images, settings, options.batch_size, device)
+        share = held_out[dist.get_rank() :: dist.get_world_size()].to(device)
+        self.evaluation = evaluate.Evaluation(
+            self.model.module, share.split(HELD_OUT_BATCH), squared_errors, budget="2m"
+        )
+
+    def step(self, batch: Tensor, loop: holdfast.Hooks) -> Tensor:
+        """Run one step on one batch; return this rank's loss."""
+        total = torch.zeros((), device=self.device)
+        codes, residuals = [], []
+        self.optimizer.zero_grad(set_to_none=True)
+        for part, weight in loop.split_batch(batch):
+            result = self.model(part + NOISE * torch.randn_like(part))
+            loss = functional.mse_loss(result.rows, part) + COMMITMENT * result.commitment
+            (weight * loss).backward()
+            total += weight * loss.detach()
+            codes.append(result.codes)
+            residuals.append(result.residuals)
+        self.optimizer.step()
+        quantizer = self.model.module.quantizer
+        quantizer.update(torch.cat(codes, dim=1), torch.cat(residuals, dim=1))
+        return total
+
+    def checkpoint(self) -> holdfast.Checkpoint | None:
+        """Return the checkpoints of this run, if it has a folder."""
+        if self.options.checkpoint_dir is None:
+            return None
+        return holdfast.Checkpoint(
+            self.options.checkpoint_dir,
+            model=self.model,
+            optimizer=self.optimizer,
+            every_steps=self.options.checkpoint_every,
+            keep_last=KEPT,
+        )
 
 
 def train(options: argparse.Namespace, device: torch.device) -> None:
     """Run the job."""
     verbose = dist.get_rank() == 0 and not options.quiet
-    torch.manual_seed(options.seed)
-    noise = torch.Generator(device).manual_seed(1000 * options.seed + dist.get_rank())
-    images, held_out = load_digits()
-    held_out = held_out.to(device)
+    trainer = Trainer(options, device)
+    loop = holdfast.loop(
+        trainer.loader,
+        trainer.checkpoint(),
+        steps=options.max_steps,
+        micro_batches=trainer.settings.micro_batches,
+    )
+    if verbose:
+        print(f"loading: {trainer.settings}", flush=True)
+    began, first, loss = time.perf_counter(), None, None
+    for batch in loop:
+        if first is None:
+            first = loop.step - 1
+            if verbose and first:
+                print(f"resumed from step {first}", flush=True)
+        loss = trainer.step(cut(batch, loop.step) if options.multi_length_training else batch, loop)
+        loop.report(loss=loss)
+        if verbose and loop.step % 20 == 0:
+            pace = 1000 * (time.perf_counter() - began) / (loop.step - first)
+            print(f"step {loop.step:5d}  loss {loss:.5f}  {pace:.1f} ms/step", flush=True)
+        if loop.step % options.evaluate_every == 0 and loop.step < options.max_steps:
+            result = trainer.evaluation.run(loop.step)
+            if verbose:
+                print(f"step {loop.step:5d}  held-out error {error_text(result)}", flush=True)
 
-    model = Autoencoder(COLUMNS).to(device)
-    optimizer = Adam(model.parameters(), lr=options.lr)
-    step, loss = 0, None
-    if (
-        options.resume
-        and (state := checkpoint.load_newest(options.checkpoint_dir, device)) is not None
-    ):
-        step = restore(state, model, optimizer, noise)
-        if verbose:
-            print(f"resumed from step {step}", flush=True)
-    parallel = wrapped(model, device)
-    batches = feed(options, images, device, step)
-
-    began, first = time.perf_counter(), step
-    while step < options.max_steps:
-        loss = train_step(parallel, optimizer, next(batches), noise)
-        step += 1
-        if verbose and step % 20 == 0:
-            pace = 1000 * (time.perf_counter() - began) / (step - first)
-            print(f"step {step:5d}  loss {loss:.5f}  {pace:.1f} ms/step", flush=True)
-        if options.checkpoint_dir is not None and (
-            step % options.checkpoint_every == 0 or step == options.max_steps
-        ):
-            checkpoint.save(options.checkpoint_dir, step, snapshot(step, model, optimizer, noise))
-    batches.close()
-
-    error = evaluate(model, held_out)
+    error = error_text(trainer.evaluation.run(loop.step))
     if dist.get_rank() == 0:
         # None if a complete run was resumed.
         last_loss = "" if loss is None else f"loss {loss:.9g}, "
-        print(f"done: step {step}, {last_loss}held-out error {error:.9g}", flush=True)
+        print(f"done: step {loop.step}, {last_loss}held-out error {error}", flush=True)
+
+
+def error_text(result: evaluate.EvalResult) -> str:
+    """Return the held-out error, or why there is none."""
+    value = result.metrics.get("error")
+    return f"unknown ({result})" if value is None else f"{value:.9g}"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Importing this package is cheap and imports no torch. The names below are loaded
     holdfast.Checkpoint(folder, ...)      asynchronous, checksummed checkpoints for any world size
     holdfast.loop(loader, checkpoint)     iterate a loader with automatic resume and checkpoints
     holdfast.Hooks(checkpoint)            the same for a custom training loop
+    holdfast.loader_settings()            cache, prefetching, workers as user or preset chose
     holdfast.comm                         collectives with timeouts that name the missing ranks
     holdfast.staggered(name, at_once=1)   with-block around files: a few ranks at a time
     holdfast.in_background(name, function) work with files in a thread, with a joint end
@@ -43,6 +44,7 @@ _LAZY = {
     "comm": "holdfast.training.collectives",
     "evaluate": "holdfast.training.evaluate",
     "Hooks": "holdfast.training.loop.hooks",
+    "loader_settings": "holdfast.training.loop.loader_settings",
     "loop": "holdfast.training.loop.iterator",
     "loss_weight": "holdfast.training.heterogeneous.loss_weights",
     "in_background": "holdfast.training.collectives.file_turns",
@@ -73,6 +75,7 @@ __all__ = [
     "evaluate",
     "in_background",
     "in_place",
+    "loader_settings",
     "loop",
     "loss_weight",
     "phase",

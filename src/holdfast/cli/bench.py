@@ -77,7 +77,24 @@ def _parse_choices(
     return tuple(dict.fromkeys(by_word[word] for word in words)) or default
 
 
-@click.command()
+class _BenchCommand(click.Command):
+    """Measures collectives; ``scaling`` as the first word is a command of its own."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args[:1] != ["scaling"]:
+            return super().make_context(info_name, args, parent, **extra)
+        from holdfast.cli.bench_scaling import scaling
+
+        return scaling.make_context(f"{info_name} scaling", args[1:], parent, **extra)
+
+
+@click.command(cls=_BenchCommand)
 @click.argument("collectives", metavar="[COLLECTIVE]...", nargs=-1)
 @click.option(
     "--nproc-per-node",
@@ -213,6 +230,9 @@ def command(**options: Any) -> int:
 
     Starts ranks on this host by default. Under torchrun, srun or holdfast run (torchrun … -m
     holdfast bench), each process is a rank.
+
+    `holdfast bench scaling SCRIPT` measures a training script with 1, 2, 4 and 8 processes instead
+    (holdfast bench scaling --help).
     """
     from holdfast.core import settings
     from holdfast.preflight.bench.session import run_bench

@@ -125,8 +125,8 @@ def _recommend(
 ) -> int:
     from holdfast.core import settings
     from holdfast.host.checks import CheckContext
+    from holdfast.host.variable_recommendation import parse_endpoint, recommend_here
     from holdfast.host.variable_rules.recommended import JobProfile
-    from holdfast.preflight.env.recommend import parse_endpoint, recommend_here
 
     place = CheckContext(
         environ=settings.current_environment(),

@@ -53,6 +53,16 @@ class Progress(_StatusLine):
             self._show(f"reading: {files:,} files, {size_text(size)}: …{one_line(name)[-30:]}")
 
 
+class RungProgress(_StatusLine):
+    """Progress of a job that is measured."""
+
+    def tell(self, processes: int, steps: int, elapsed_s: float) -> None:
+        """Update: number of processes, steps so far, and seconds since the start."""
+        if self._due():
+            count = pluralize(processes, "process")
+            self._show(f"{count}: {pluralize(steps, 'step')} in {format_duration(elapsed_s)}")
+
+
 class AnalysisProgress(Progress):
     """Progress of reading files, then of analyzing them, whose duration is unknown."""
 

@@ -15,11 +15,19 @@ from holdfast.core import settings
 from holdfast.core.errors import InvalidValue, UnknownName, UsageError
 from holdfast.core.exit_status import ERRORS_FOUND, OK, USAGE
 
+#: Presets whose further variables are decided from this host when a job starts.
+_NETWORKS = ("infiniband", "roce", "ethernet")
+
 
 def _print_presets() -> None:
     """Print every preset: values for one worker per node with reasons, or the user's settings."""
     for preset in settings.PRESETS:
         click.echo(preset)
+        if preset in _NETWORKS:
+            click.echo(
+                "  the interface, adapters and sockets for this host and the rendezvous, as\n"
+                f"      holdfast env --profile {preset} --rdzv-endpoint HOST:PORT"
+            )
         for reading in settings.preset_readings(preset, workers=1):
             reason = reading.why or f"kept as you set it ({reading.origin})"
             click.echo(f"  {reading.name}={reading.value}\n      {reason}")
@@ -65,7 +73,8 @@ def _flag(text: str) -> Mapping[str, Any]:
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--preset": _option(
         "NAME",
-        f"Set unset variables from a preset: {', '.join(settings.PRESETS)}, or help to explain.",
+        f"Set unset variables from a preset: {', '.join(settings.PRESETS)}; several with commas. "
+        "help explains them.",
         action=_PresetAction,
     ),
     "--on-hang": _option(

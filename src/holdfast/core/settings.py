@@ -12,13 +12,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
 from holdfast.core.errors import InternalError, InvalidValue, UnknownName
+from holdfast.core.variable_table import parse_release
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -68,11 +71,22 @@ class SettingReading(msgspec.Struct, frozen=True, kw_only=True):
 class SettingDefault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A preset's value and the reason for it.
 
-    ``{threads}`` is computed from the number of cores.
+    ``{threads}`` is computed from the number of cores. The value applies to torch from
+    ``from_torch`` on, and before ``before_torch``.
     """
 
     value: str
     why: str
+    from_torch: str = ""
+    before_torch: str = ""
+
+    def applies_to(self, torch: tuple[int, ...]) -> bool:
+        """Return whether this release of torch, () if unknown, reads the variable by this name."""
+        if not torch:
+            return not self.before_torch
+        return torch >= parse_release(self.from_torch) and (
+            not self.before_torch or torch < parse_release(self.before_torch)
+        )
 
 
 class _SettingTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +105,8 @@ SETTINGS: Mapping[str, Setting] = {row.name: row for row in _TABLES.settings}
 #:
 #: Not in the presets, on purpose: workarounds that cost bandwidth (NCCL_P2P_DISABLE, NCCL_ALGO),
 #: variables that nothing reads (NCCL_TIMEOUT), CUDA_LAUNCH_BLOCKING, which serialises the GPU, and
-#: TORCH_NCCL_DESYNC_DEBUG, which has crashed jobs in the field.
+#: TORCH_NCCL_DESYNC_DEBUG, which has crashed jobs in the field. Those without own values depend on
+#: the host: the launcher adds them.
 PRESETS: Mapping[str, Mapping[str, SettingDefault]] = {
     name: {**_TABLES.presets["basic"], **preset} for name, preset in _TABLES.presets.items()
 }
@@ -126,7 +141,7 @@ def read_setting(
     """
     row = _find_row(name)
     variables = os.environ if environ is None else environ
-    default = _find_preset(preset).get(name) if preset else None
+    default = find_preset(preset).get(name) if preset else None
     if flag is not None:
         return SettingReading(name=name, value=_parse(row, str(flag), "flag"), origin="flag")
     if variables.get(name):
@@ -176,19 +191,25 @@ def compiler_command(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def preset_readings(
-    preset: str, *, workers: int, cores: int | None = None, environ: Mapping[str, str] | None = None
+    preset: str,
+    *,
+    workers: int,
+    cores: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    torch: tuple[int, ...] | None = None,
 ) -> tuple[SettingReading, ...]:
     """Return the effective value and origin of each variable of ``preset``.
 
     ``workers`` is the number of workers on this node, ``cores`` the number of cores they share
-    (default: this process's). A variable that the user set, under any alias, is kept.
+    (default: this process's), ``torch`` the release of torch (default: the installed one). A
+    variable that the user set, under any alias, is kept.
 
     Raises:
         UnknownName: there is no such preset.
     """
     variables = os.environ if environ is None else environ
     readings = []
-    for name, default in _find_preset(preset).items():
+    for name, default in find_preset(preset, torch).items():
         own = next((alias for alias in all_names(name) if variables.get(alias)), None)
         if own is None:
             value = _resolve_threads(default.value, workers, cores)
@@ -206,22 +227,13 @@ def preset_readings(
     return tuple(readings)
 
 
-def worker_environment(
-    preset: str, *, workers: int, cores: int | None = None, environ: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Return the workers' environment: the user's, with gaps filled from the preset.
-
-    Raises:
-        UnknownName: there is no such preset.
-    """
-    variables = dict(os.environ if environ is None else environ)
-    readings = preset_readings(preset, workers=workers, cores=cores, environ=variables)
-    gaps = {
+def filled_gaps(readings: Iterable[SettingReading]) -> dict[str, str]:
+    """Return the variables that a preset sets, because the user did not."""
+    return {
         reading.name: str(reading.value)
         for reading in readings
-        if reading.origin.startswith("preset")
+        if reading.origin.startswith("preset ")
     }
-    return {**variables, **gaps}
 
 
 def missing_defaults(
@@ -247,10 +259,41 @@ def _find_row(name: str) -> Setting:
     return SETTINGS[name]
 
 
-def _find_preset(name: str) -> Mapping[str, SettingDefault]:
-    if name not in PRESETS:
-        raise UnknownName("preset", name, PRESETS)
-    return PRESETS[name]
+def preset_names(text: str) -> tuple[str, ...]:
+    """Return the presets in a list with commas; ``gpu_cache`` is ``gpu-cache``.
+
+    Raises:
+        UnknownName: there is no such preset.
+    """
+    names = tuple(each.strip().casefold().replace("_", "-") for each in text.split(","))
+    for name in names:
+        if name not in PRESETS:
+            raise UnknownName("preset", name, PRESETS)
+    return names
+
+
+def find_preset(text: str, torch: tuple[int, ...] | None = None) -> Mapping[str, SettingDefault]:
+    """Return the values of one or several presets for a release of torch, by default the installed.
+
+    Raises:
+        UnknownName: there is no such preset.
+    """
+    values = {
+        variable: default
+        for name in ("basic", *preset_names(text))
+        for variable, default in _TABLES.presets[name].items()
+    }
+    release = installed_torch() if torch is None else torch
+    return {name: default for name, default in values.items() if default.applies_to(release)}
+
+
+@cache
+def installed_torch() -> tuple[int, ...]:
+    """Return the release of the installed torch, () if there is none; nothing is imported."""
+    try:
+        return parse_release(version("torch"))
+    except PackageNotFoundError:
+        return ()
 
 
 def _resolve_threads(value: str, workers: int, cores: int | None) -> str:

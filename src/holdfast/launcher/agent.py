@@ -133,7 +133,6 @@ class NodeAgent:
 
     def _write_run_file(self) -> None:
         preset = self._plan.preset
-        readings = settings.preset_readings(preset, workers=self._plan.workers) if preset else ()
         facts = {
             "schema": "holdfast/1",
             "run": self._folder.name,
@@ -142,8 +141,8 @@ class NodeAgent:
             "recorder": self._plan.recorder,
             "native": self._plan.native,
             "inject": self._plan.inject,
-            "preset": preset,
-            "settings": readings,
+            "preset": preset.name or None,
+            "settings": preset.readings,
             "traces": str(self._folder.traces),
             "watcher": self._watcher.pid,
         }

@@ -25,6 +25,7 @@ from holdfast.launcher.elastic.run_job import FAILED, launch
 from holdfast.launcher.host_gate import HostGate
 from holdfast.launcher.messages import LaunchPlan, print_message
 from holdfast.launcher.policy import OnHang, RecoveryOptions
+from holdfast.launcher.presets import apply_preset, unread_loader_settings
 from holdfast.launcher.recovery import Recovery, RunObserver
 from holdfast.launcher.terminal.connection import Prefix
 from holdfast.launcher.watcher_channel import WatcherChannel
@@ -80,9 +81,7 @@ def run_job(
     base = _run_dir(request.run_dir)
     folder = RunFolder(base, workers=plan.workers, records=settings.read_count("HOLDFAST_RING"))
     atexit.register(folder.close)
-    for finding in audit_environment().findings:
-        if finding.level is not Level.NOTE:
-            print_message(finding.message)
+    _print_variables(plan)
     if folder.trouble and plan.recorder != "off":
         print_message(
             f"trace files are written to {folder.traces}, which is slower: {folder.trouble}"
@@ -112,6 +111,18 @@ def run_job(
     return status
 
 
+def _print_variables(plan: LaunchPlan) -> None:
+    """Print what the preset sets, and what is wrong with the user's variables."""
+    unread = unread_loader_settings(plan.preset, plan.script)
+    problems = (each for each in audit_environment().findings if each.level is not Level.NOTE)
+    for message in (
+        *plan.preset.messages(),
+        *filter(None, (unread,)),
+        *(finding.message for finding in problems),
+    ):
+        print_message(message)
+
+
 def _run_dir(flag: str | None) -> Path:
     """Return the parent of the run folder; a temporary one if the current folder is read-only."""
     reading = settings.read_setting("HOLDFAST_RUN_DIR", flag=flag)
@@ -133,9 +144,9 @@ def _history(request: RunRequest, base: Path) -> tuple[Path | None, bool]:
 
 def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     workers = command_line.local_world_size(options)
-    own = environment = settings.current_environment()
-    if request.preset:
-        environment = settings.worker_environment(request.preset, workers=workers)
+    own = settings.current_environment()
+    preset = apply_preset(request.preset, options, workers)
+    environment = {**own, **settings.filled_gaps(preset.readings)}
     recorder = str(settings.read_setting("HOLDFAST_RECORDER", flag=request.recorder).value)
     if options.no_python:
         recorder = "off"
@@ -157,7 +168,7 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
         recorder=recorder,
         native=str(library or ""),
         inject=inject,
-        preset=request.preset,
+        preset=preset,
         environment=environment,
         json_report=request.json_report,
         script=str(script),

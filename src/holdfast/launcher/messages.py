@@ -11,12 +11,14 @@ import msgspec
 
 from holdfast.core.text import one_line
 from holdfast.launcher.elastic.generation import Generation
+from holdfast.launcher.presets import AppliedPreset
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the node needs before workers start.
 
-    ``gaps`` are the variables that the preset adds for workers, ``environment`` is the watcher's.
+    ``gaps`` are the variables added for workers, ``environment`` is the watcher's; ``preset`` says
+    which of them presets set.
     ``command`` is the script with its arguments and ``launch_options`` what precedes it, as typed.
     """
 
@@ -24,9 +26,9 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     recorder: str
     native: str
     inject: str
-    preset: str | None
     environment: Mapping[str, str]
     gaps: Mapping[str, str]
+    preset: AppliedPreset = AppliedPreset()
     json_report: Path | None
     group_timeout_s: float | None = None
     script: str = ""
@@ -41,18 +43,14 @@ def print_message(text: str) -> None:
 
 
 def start_message(generation: Generation, plan: LaunchPlan, folder: Path) -> str:
-    """Describe a start: ranks on this node, recorder, preset and run folder."""
+    """Describe a start: ranks on this node, recorder and run folder."""
     recorder = plan.recorder
     if recorder in ("auto", "native"):
         recorder = "native" if plan.native else "python"
     first, last = generation.workers[0].rank, generation.workers[-1].rank
     ranks = f"ranks {first} to {last}" if last > first else f"rank {first}"
-    pairs = " ".join(f"{name}={value}" for name, value in sorted(plan.gaps.items()))
-    preset = f", preset {plan.preset} sets {pairs}" if pairs else ""
     local = f"{ranks} of {generation.world_size}"
-    return (
-        f"generation {generation.number}: {local}, recorder {recorder}{preset}, run folder {folder}"
-    )
+    return f"generation {generation.number}: {local}, recorder {recorder}, run folder {folder}"
 
 
 def describe_exits(codes: Mapping[int, int]) -> str:

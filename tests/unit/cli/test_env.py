@@ -12,7 +12,7 @@ import yaml
 
 from holdfast import cli
 from holdfast.core.errors import InvalidValue
-from holdfast.preflight.env.recommend import parse_endpoint
+from holdfast.host.variable_recommendation import parse_endpoint
 from tests.unit.cli.test_root import imported_by
 
 PROGRAM = [sys.executable, "-m", "holdfast"]

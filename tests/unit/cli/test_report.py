@@ -253,6 +253,35 @@ def test_large_log_keeps_head_and_tail_with_a_note(tmp_path):
     assert "bytes in the middle omitted" in note
 
 
+def test_the_logs_of_two_hosts_are_told_apart(tmp_path):
+    for host, content in (("master", "size 4 KB: \n"), ("worker", "W0117 start\n")):
+        (tmp_path / host / "logs").mkdir(parents=True)
+        (tmp_path / host / "logs" / "train.log").write_text(content)
+        (tmp_path / host / "train.out").write_text(content)
+    paths = [f"{host}/{name}" for host in ("master", "worker") for name in ("logs", "train.out")]
+    assert report(tmp_path, *paths, "-o", "both.tar.gz")[0] == 0
+    members = read_members(tmp_path / "both.tar.gz")
+    evidence = {name: text for name, text in members.items() if name.startswith("evidence/")}
+    assert evidence == {
+        "evidence/master/logs/train.log": b"size 4 KB: \n",
+        "evidence/worker/logs/train.log": b"W0117 start\n",
+        "evidence/master/train.out": b"size 4 KB: \n",
+        "evidence/worker/train.out": b"W0117 start\n",
+    }
+
+
+def test_the_bundles_of_two_hosts_make_one(tmp_path):
+    for host in ("master", "worker"):
+        (tmp_path / f"{host}.log").write_text(f"output of {host}\n")
+        assert report(tmp_path, f"{host}.log", "-o", f"{host}.tar.gz")[0] == 0
+    assert report(tmp_path, "master.tar.gz", "worker.tar.gz", "-o", "both.tar.gz")[0] == 0
+    members = read_members(tmp_path / "both.tar.gz")
+    for host in ("master", "worker"):
+        folder = f"evidence/{host}.tar.gz/{host}"
+        assert members[f"{folder}/evidence/{host}.log"] == f"output of {host}\n".encode()
+        assert f"{folder}/system/facts.json" in members
+
+
 def test_without_a_run_the_machine_is_described(tmp_path):
     status, _, err = report(tmp_path, "-o", "r.tar.gz")
     assert status == 0

@@ -13,6 +13,7 @@ from docs.generate import PAGES
 from holdfast.core import settings
 from holdfast.core.errors import InternalError, InvalidValue, UnknownName
 from holdfast.core.settings import PRESETS, SETTINGS, SettingKind
+from holdfast.core.variable_table import VariableStatus, variable_entries
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".cpp", ".hpp"}]
@@ -160,10 +161,14 @@ def test_the_compiler_is_the_users_or_unknown():
 # Presets
 
 
+def gaps(preset, environ=None, **more):
+    """Return the variables that a preset sets for a recent torch."""
+    more = {"workers": 1, "torch": (2, 13), "environ": environ or {}} | more
+    return settings.filled_gaps(settings.preset_readings(preset, **more))
+
+
 def test_a_preset_fills_gaps():
-    environ = settings.worker_environment("basic", workers=4, cores=32, environ={"HOME": "/h"})
-    assert environ == {
-        "HOME": "/h",
+    assert gaps("basic", {"HOME": "/h"}, workers=4, cores=32) == {
         "OMP_NUM_THREADS": "8",
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
@@ -172,21 +177,48 @@ def test_a_preset_fills_gaps():
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_never_replaces_what_the_user_set(preset):
-    own = dict.fromkeys(PRESETS[preset], "mine")
-    assert settings.worker_environment(preset, workers=4, environ=own) == own
+    assert gaps(preset, dict.fromkeys(PRESETS[preset], "mine")) == {}
 
 
 def test_a_preset_respects_aliases():
-    own = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}
-    readings = settings.preset_readings("gpu-cache", workers=1, environ=own)
-    allocator = next(reading for reading in readings if reading.name == "PYTORCH_CUDA_ALLOC_CONF")
+    own = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
+    readings = settings.preset_readings("gpu-cache", workers=1, environ=own, torch=(2, 13))
+    allocator = next(reading for reading in readings if reading.name == "PYTORCH_ALLOC_CONF")
     assert (allocator.value, allocator.origin) == (
         None,
-        "environment, as PYTORCH_ALLOC_CONF=max_split_size_mb:64",
+        "environment, as PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64",
     )
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in settings.worker_environment(
-        "gpu-cache", workers=1, environ=own
-    )
+    assert "PYTORCH_ALLOC_CONF" not in gaps("gpu-cache", own)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_no_preset_sets_a_variable_that_the_release_of_torch_deprecates(preset):
+    newest = settings.find_preset(preset, (2, 13))
+    rows = variable_entries()
+    assert [
+        name for name in newest if name in rows and rows[name].status is not VariableStatus.ACTIVE
+    ] == []
+    oldest = settings.find_preset(preset, (2, 8))
+    assert [name for name in oldest if name in rows and rows[name].first > (2, 8)] == []
+
+
+def test_the_preset_check_can_fail():
+    assert variable_entries()["PYTORCH_CUDA_ALLOC_CONF"].status is not VariableStatus.ACTIVE
+    assert "PYTORCH_CUDA_ALLOC_CONF" in settings.find_preset("gpu-cache", (2, 8))
+
+
+@pytest.mark.parametrize("name", ["gpu_cache", "gpu-cache", "GPU-Cache"])
+def test_both_spellings_of_a_preset(name):
+    assert gaps(name) == gaps("gpu-cache")
+
+
+def test_presets_can_be_combined():
+    both = gaps("ethernet,gpu_cache, conservative")
+    assert both["HOLDFAST_FIRST_STEP_S"] == "300"
+    assert both["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert both["HOLDFAST_LOADER_CACHE"] == "off"  # the last one wins
+    with pytest.raises(UnknownName, match="unknown preset 'gpucache'"):
+        gaps("basic,gpucache")
 
 
 def test_preset_readings_have_origins():
@@ -204,8 +236,7 @@ def test_preset_readings_have_origins():
     ("workers", "cores", "threads"), [(4, 2, "1"), (4, 16, "4"), (3, 16, "5"), (0, 8, "8")]
 )
 def test_threads_share_the_cores(workers, cores, threads):
-    environ = settings.worker_environment("basic", workers=workers, cores=cores, environ={})
-    assert environ["OMP_NUM_THREADS"] == threads
+    assert gaps("basic", workers=workers, cores=cores)["OMP_NUM_THREADS"] == threads
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -226,4 +257,4 @@ def test_a_misspelled_preset_gets_a_suggestion():
     with pytest.raises(
         UnknownName, match="unknown preset 'conservativ'; did you mean conservative"
     ):
-        settings.worker_environment("conservativ", workers=1)
+        settings.preset_readings("conservativ", workers=1)

@@ -114,7 +114,6 @@ def start(tmp_path):
             recorder="python",
             native="",
             inject="",
-            preset="basic",
             environment={},
             gaps={"SET": "here"},
             json_report=tmp_path / "report.json",
@@ -161,9 +160,8 @@ def test_the_watcher_receives_the_generation(start, capfd):
         1, 101, str(folder.trace_file(1)), DumpLocation(f"{dumps}-ask", f"{dumps}-dump")
     )
     assert request.run_dir == str(folder.path)
-    preset = "preset basic sets SET=here"
     assert capfd.readouterr().err == (
-        f"holdfast: generation 0: ranks 0 to 1 of 2, recorder python, {preset}, run folder {folder.path}\n"
+        f"holdfast: generation 0: ranks 0 to 1 of 2, recorder python, run folder {folder.path}\n"
     )
 
 

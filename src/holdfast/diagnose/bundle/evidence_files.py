@@ -132,12 +132,17 @@ def open_source(source: BundleSource) -> Iterator[Excerpt]:
 def find_sources(
     paths: Iterable[Path], excluded: Collection[Path] = ()
 ) -> Iterator[BundleSource | OmittedFile]:
-    """Yield every file in ``paths``, classified, or why it is omitted; ``excluded`` are ignored."""
+    """Yield every file in ``paths``, classified, or why it is omitted; ``excluded`` are ignored.
+
+    Its name begins with that of the path, and with the folders that tell equal names apart: the
+    logs of two hosts are often named alike.
+    """
     count = 0
-    for path in paths:
-        top = Path(os.path.realpath(path))
+    tops = [Path(os.path.realpath(path)) for path in paths]
+    for top in tops:
+        prefix = _distinct_name(top, tops)
         for file in _walk(top, excluded):
-            name = str(Path(top.name or "root", file.relative_to(top)))
+            name = str(prefix / file.relative_to(top))
             count += 1
             if count > MAX_FILES:
                 why = f"there are more than {MAX_FILES} files; this and later ones are omitted"
@@ -148,6 +153,16 @@ def find_sources(
         if (top / "run.json").exists() and live.is_dir():  # the run has not ended
             for trace in sorted(live.glob("rank*.trace")):
                 yield from _classify(trace, f"{top.name}/traces/{trace.name}")
+
+
+def _distinct_name(path: Path, others: Iterable[Path]) -> Path:
+    """Return the end of the path, as long as needed to differ from those of the others."""
+    names = path.parts[1:]
+    rivals = [other.parts[1:] for other in others if other != path]
+    for length in range(1, len(names) + 1):
+        if all(rival[-length:] != names[-length:] for rival in rivals):
+            return Path(*names[-length:])
+    return Path(*names[-1:] or ["root"])
 
 
 def _walk(path: Path, excluded: Collection[Path]) -> Iterator[Path]:

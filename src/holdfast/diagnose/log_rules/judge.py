@@ -31,6 +31,7 @@ from holdfast.diagnose.log_rules import (
     network,
     scheduler,
     silence,
+    silent_hosts,
     stated_values,
     unclassified,
     unequal_inputs,
@@ -105,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     silence.find_stalled_output,
     silence.find_slowdown,
     silence.find_p2p_hang,
+    silent_hosts.find_stopped_measurement,
     exits.find_failed_exits,
 )
 
@@ -270,6 +272,9 @@ def _unseen(index: LogIndex, root: CauseCandidate | None) -> tuple[str, ...]:
     if missing := _missing_ranks(index):
         size = pluralize(facts.world_size or 0, "rank")
         unseen.append(f"no log lines from {len(missing)} of {size}")
+    if root is None or root.tier in _OF_OTHER_RANKS:
+        silent = sorted(silent_hosts.launcher_only_logs(index))
+        unseen += [f"{source}: it has only lines of its launcher" for source in silent]
     if root is None and lacks_progress(facts):
         unseen.append(
             "whether the job succeeded: no line reports a failure, a step, or the end of training"

@@ -77,12 +77,17 @@ class RecommendedVariable(msgspec.Struct, frozen=True):
     left_out: tuple[str, ...]
 
 
-def recommend(machine: MachineFacts, wanted: JobProfile | None = None) -> RecommendedVariable:
-    """Return the recommended variables; those that the user has set are not changed."""
+def recommend(
+    machine: MachineFacts, wanted: JobProfile | None = None, *, here_only: bool = False
+) -> RecommendedVariable:
+    """Return the recommended variables; those that the user has set are not changed.
+
+    A profile that is ``wanted`` on a host without GPUs is for other hosts, unless ``here_only``.
+    """
     profile, because = (wanted, "it was requested") if wanted else _detect_profile(machine)
     proposed: list[Advice] = []
     left_out: list[str] = []
-    if wanted is not None and not machine.gpus:
+    if wanted is not None and not machine.gpus and not here_only:
         machine = replace(machine, is_for_target=True)
         because += "; this host has no GPU, so NCCL's variables are for the hosts of the job"
     if profile is not JobProfile.SINGLE_NODE:
@@ -296,7 +301,10 @@ def _recommend_debugging(machine: MachineFacts) -> Iterator[Advice]:
 def _recommend_basics(machine: MachineFacts) -> Iterator[Advice]:
     """Recommend the preset ``basic`` of `holdfast run`, without defaults of the installed torch."""
     workers = machine.workers or machine.gpus or 1
-    for reading in preset_readings("basic", workers=workers, cores=machine.cores, environ={}):
+    torch = parse_release(machine.torch)
+    for reading in preset_readings(
+        "basic", workers=workers, cores=machine.cores, environ={}, torch=torch
+    ):
         name, value = reading.name, str(reading.value)
         if name == "OMP_NUM_THREADS":
             if workers > 1 and value != "1":  # torchrun sets 1 by default

@@ -42,7 +42,8 @@ class Hooks:
     ``step`` is the number of completed steps; inside a step, its own number (from 1). Call all
     methods on all ranks. ``model`` is the one that synchronizes gradients, for :meth:`split_batch`;
     by default the checkpoint's. ``spike`` is how many deviations above its median the loss must be,
-    three steps in a row, to count as a spike; None disables it.
+    three steps in a row, to count as a spike; None disables it. ``micro_batches``: how many
+    :meth:`split_batch` makes; None is as HOLDFAST_MICRO_BATCHES or a preset says.
     """
 
     def __init__(
@@ -51,9 +52,15 @@ class Hooks:
         *,
         model: Any = None,
         spike: float | None = DEFAULT_SPIKE,
+        micro_batches: int | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.adjustments = adjustments.read_adjustments(settings.read_path("HOLDFAST_ADJUSTMENTS"))
+        self._least_micro_batches = (
+            settings.read_count("HOLDFAST_MICRO_BATCHES")
+            if micro_batches is None
+            else micro_batches
+        )
         self.step = 0
         #: The latest known mean loss over all ranks, and its step.
         self.loss: float | None = None
@@ -78,9 +85,14 @@ class Hooks:
 
     @property
     def micro_batches(self) -> int:
-        """Return how many micro-batches :meth:`split_batch` makes in this step."""
+        """Return how many micro-batches :meth:`split_batch` makes in this step.
+
+        As many as requested, or more if the recovery policy decided so.
+        """
         count, fewer_from = self.adjustments.micro_batches, self.adjustments.fewer_from
-        return count if fewer_from is None or self.step < fewer_from else max(1, count // 2)
+        if fewer_from is not None and self.step >= fewer_from:
+            count //= 2
+        return max(count, self._least_micro_batches)
 
     @property
     def activation_checkpointing(self) -> bool:

@@ -91,10 +91,10 @@ class TrainingLoop(Hooks):
                 "the checkpoint of step %d has no data position: data starts from the beginning",
                 self.step,
             )
-        if self.step and not self._batch_split and self.adjustments.micro_batches > 1:
+        if self.step and not self._batch_split and self.micro_batches > 1:
             _log.info(
                 "use loop.split_batch(batch) to split batches into %d micro-batches",
-                self.adjustments.micro_batches,
+                self.micro_batches,
             )
         return self.step
 
@@ -201,6 +201,7 @@ def loop(  # noqa: PLR0913 - keyword arguments of a script
     rate: Literal["linear", "sqrt"] | None = None,
     model: Any = None,
     spike: float | None = DEFAULT_SPIKE,
+    micro_batches: int | None = None,
 ) -> TrainingLoop:
     """Iterate over ``loader`` for ``epochs``, or until ``steps`` (the earlier; default 1 epoch)::
 
@@ -218,7 +219,7 @@ def loop(  # noqa: PLR0913 - keyword arguments of a script
     is unchanged; ``keep="batch"`` keeps the script's per-rank batch. If the global batch then
     differs from the initial one, ``rate`` rescales the learning rates of the checkpoint's optimizer
     and scheduler: ``"linear"`` with the batch, ``"sqrt"`` with its square root, None not at all.
-    ``model`` and ``spike``: see :class:`Hooks`.
+    ``model``, ``spike`` and ``micro_batches``: see :class:`Hooks`.
 
     Raises:
         InvalidValue: the loader cannot be iterated more than once.
@@ -233,4 +234,5 @@ def loop(  # noqa: PLR0913 - keyword arguments of a script
         rate=rate,
         model=model,
         spike=spike,
+        micro_batches=micro_batches,
     )

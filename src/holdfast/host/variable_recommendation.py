@@ -1,4 +1,4 @@
-"""Observe this host for ``holdfast env --recommend``: GPUs, RDMA ports, interfaces, and routes."""
+"""Observe this host to recommend variables for it: GPUs, RDMA ports, interfaces, and routes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,16 @@ _ENDPOINTS = (
 
 
 def recommend_here(
-    context: CheckContext, profile: JobProfile | None = None, nodes: int | None = None
+    context: CheckContext,
+    profile: JobProfile | None = None,
+    nodes: int | None = None,
+    *,
+    here_only: bool = False,
 ) -> RecommendedVariable:
     """Return recommendations for the host in ``context``.
 
-    The rendezvous is ``context.endpoint``, or the one in the environment.
+    The rendezvous is ``context.endpoint``, or the one in the environment. ``here_only``: not for
+    other hosts, which may have GPUs.
     """
     endpoint = context.endpoint or endpoint_of(context)
     local_interfaces = interfaces.inspect(context).interfaces
@@ -51,7 +56,7 @@ def recommend_here(
         nccl=nccl,
         torch=torch,
     )
-    return recommend(machine, profile)
+    return recommend(machine, profile, here_only=here_only)
 
 
 def parse_endpoint(text: str, port: str = "") -> tuple[str, int]:
