@@ -31,7 +31,7 @@ SMALL_BYTES = 1 << 17
 
 #: All matches of sparse rows are reported in this much of a stream's start and end.
 FIRST_BYTES = 1 << 18
-LAST_BYTES = 2 << 20
+LAST_BYTES = 1 << 20
 #: After each HALVED_EVERY lines with sparse rows only, FIRST_BYTES and LAST_BYTES are halved for
 #: the following streams, down to LEAST_BYTES: a folder may have 100,000 logs.
 HALVED_EVERY = 5_000
