@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.core import settings
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 
 _log = logging.getLogger("holdfast.loop")
 #: Field -> its variable.
@@ -52,6 +53,7 @@ class LoaderSettings:
         )
 
 
+@suggest_keywords
 def loader_settings(
     *,
     cache: bool | None = None,
