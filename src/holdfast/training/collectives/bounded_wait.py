@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -64,7 +64,7 @@ _COMPARISON = -1
 _TICK_S = 0.002
 _FIRST_WAIT = timedelta(seconds=ANNOUNCE_AFTER_S)
 #: Nothing but the collective happens in the first second of calls with this timeout, or a longer.
-_LEAST_SIMPLE_S = ANNOUNCE_AFTER_S / ANNOUNCE_SHARE
+LEAST_SIMPLE_S = ANNOUNCE_AFTER_S / ANNOUNCE_SHARE
 #: Timeout of a query of the store, whose process may be stopped.
 _STORE_LIMIT_S = 5.0
 #: Timeout of a call whose own timeout is invalid: meanwhile peers learn of the refusal.
@@ -117,45 +117,56 @@ def begin_call(
     return call
 
 
-def try_small_sum(
-    state: GroupState,
-    signature: str,
-    timeout: float | None,
-    nbytes: int,
-    tensor: torch.Tensor,
-) -> bool:
-    """Sum a tensor as before in this group; return False if the call needs :func:`begin_call`.
+class SimpleSum(NamedTuple):
+    """A sum of small tensors of one kind that the group has made before, in one backend call."""
 
-    For small tensors: for one second nothing is prepared that only a longer wait needs. After a
-    collective the processor's caches are cold, and touched memory costs more than computation.
-    A ``timeout`` is valid. Raises as :func:`begin_call` and :func:`wait_for_works`.
-    """
+    signature: str
+    nbytes: int
+    signatures: call_signatures.CallSignatures
+    #: Whether that is also the algorithm that ``chunk="auto"`` has chosen.
+    is_automatic: bool
+
+
+def find_simple_sum(
+    state: GroupState, signature: str, nbytes: int, *, is_automatic: bool
+) -> SimpleSum | None:
+    """Return the kind of sum for :func:`sum_simply`; None if it needs :func:`begin_call`."""
     known = state.cache.get(call_signatures.CallSignatures)
     if known is None or not known.has_seen(signature) or not state.can_repeat_wait:
-        return False
-    limit_s = timeouts.choose_limit(state, nbytes) if timeout is None else float(timeout)
-    if limit_s < _LEAST_SIMPLE_S:
-        return False
+        return None
+    if timeouts.least_limit() < LEAST_SIMPLE_S:
+        return None
+    return SimpleSum(signature, nbytes, known, is_automatic)
+
+
+def sum_simply(
+    kind: SimpleSum, state: GroupState, tensor: torch.Tensor, timeout: float | None
+) -> None:
+    """Sum a contiguous tensor; a ``timeout`` is valid and at least ``LEAST_SIMPLE_S``.
+
+    For one second nothing is prepared that only a longer wait needs. After a collective the
+    processor's caches are cold, and touched memory costs more than computation. Raises as
+    :func:`begin_call` and :func:`wait_for_works`.
+    """
     state.calls += 1
     now = time.monotonic()
     previous_at, state.entered_at = state.entered_at, now
-    if known.publish_and_compare(state.calls, signature):
-        failures.raise_mismatch(_create_call(state, signature, limit_s, nbytes, (previous_at, now)))
-    scratch = tensor.clone()  # the operation may write to it after this call has timed out
-    work = state.group.allreduce([scratch], SUM_OPTIONS)
-    is_done = True
-    try:
-        work.wait(_FIRST_WAIT)
-    except RuntimeError:
-        is_done = False
-    if not is_done or time.monotonic() - previous_at > ANNOUNCE_AFTER_S:
-        call = _create_call(state, signature, limit_s, nbytes, (previous_at, now))
-        if is_done:
-            _finish_stage(call)
-        else:
-            wait_for_works([work], call)
+    is_different = kind.signatures.publish_and_compare(state.calls, kind.signature)
+    work: dist.Work | None = None
+    if not is_different:
+        scratch = tensor.clone()  # the operation may write to it after this call has timed out
+        work = state.group.allreduce([scratch], SUM_OPTIONS)
+        with suppress(RuntimeError):
+            work.wait(_FIRST_WAIT)
+            if time.monotonic() - previous_at < ANNOUNCE_AFTER_S:
+                tensor.copy_(scratch)
+                return
+    limit_s = timeouts.choose_limit(state, kind.nbytes, timeout=timeout)
+    call = _create_call(state, kind.signature, limit_s, kind.nbytes, (previous_at, now))
+    if work is None:
+        failures.raise_mismatch(call)
+    wait_for_works([work], call)
     tensor.copy_(scratch)
-    return True
 
 
 def _create_call(

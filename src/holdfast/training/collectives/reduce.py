@@ -26,13 +26,15 @@ from holdfast.training.collectives.algorithms.selection import (
     reduce_in_one_call,
 )
 from holdfast.training.collectives.bounded_wait import (
+    LEAST_SIMPLE_S,
     begin_call,
-    try_small_sum,
+    find_simple_sum,
+    sum_simply,
     wait_for_all_ranks,
 )
 from holdfast.training.collectives.call_text import dtype_name, operation_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
-from holdfast.training.collectives.groups.group_info import runs_alone, state_of
+from holdfast.training.collectives.groups.group_info import GroupState, runs_alone, state_of
 from holdfast.training.collectives.reduction import Operation
 from holdfast.training.collectives.timeouts import MIN_MEASURED_BYTES
 from holdfast.training.collectives.validation import check_alone, find_chunk_refusal, find_refusal
@@ -81,12 +83,21 @@ def all_reduce(
     """
     if unknown:
         raise_unknown_keyword(all_reduce, "all_reduce", unknown)
-    if runs_alone(group):
+    if group is None and dist.GroupMember.WORLD is None and runs_alone(group):
         check_alone("all_reduce", find_refusal(tensor) or find_chunk_refusal(chunk, window))
         return tensor
     state = state_of(group)
-    # One lookup: after a collective the caches are cold, so touched memory dominates, not compute.
     kind = (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
+    simple = state.simple_sums.get(kind) if op is _SUM and wire is None else None
+    if (
+        simple is not None
+        and (chunk is None or (chunk == "auto" and simple.is_automatic))
+        and (timeout is None or (type(timeout) in _NUMBERS and LEAST_SIMPLE_S <= timeout < inf))  # type: ignore[operator]
+        and not tensor.requires_grad
+        and tensor.is_contiguous()
+    ):
+        sum_simply(simple, state, tensor, timeout)  # type: ignore[arg-type]
+        return tensor
     signature = state.sum_signatures.get(kind) if op is _SUM else None
     refusal, nbytes = "", tensor.numel() * tensor.element_size()  # sparse tensors have no nbytes
     if signature is None or tensor.requires_grad:
@@ -94,18 +105,6 @@ def all_reduce(
         refusal = find_refusal(tensor, state, op)
         if op is _SUM and not refusal and len(state.sum_signatures) < _MAX_KINDS:
             state.sum_signatures[kind] = signature
-    elif (
-        (
-            chunk is None
-            or (chunk == "auto" and algorithm_choice.is_one_call(state, nbytes, tensor.dtype))
-        )
-        and wire is None
-        and (timeout is None or (type(timeout) in _NUMBERS and 0 < timeout < inf))  # type: ignore[operator]
-        and 0 < nbytes < MIN_MEASURED_BYTES
-        and tensor.is_contiguous()
-        and try_small_sum(state, signature, timeout, nbytes, tensor)  # type: ignore[arg-type]
-    ):
-        return tensor
     if wire is not None or chunk != "auto" or window != WINDOW:
         refusal = refusal or find_chunk_refusal(chunk, window) or _find_wire_refusal(tensor, wire)
     call = begin_call(state, signature, timeout, nbytes=nbytes, refusal=refusal)
@@ -118,7 +117,21 @@ def all_reduce(
     _reduce(flat, op, call, chunk, window, wire)
     if call.owns_tensor:
         plain.copy_(flat.view(tensor.shape))
+    if op is _SUM and nbytes < MIN_MEASURED_BYTES:
+        _keep_simple_sum(tensor, signature, state, is_one_call=chunk is None)
     return tensor
+
+
+def _keep_simple_sum(
+    tensor: torch.Tensor, signature: str, state: GroupState, *, is_one_call: bool
+) -> None:
+    """Keep what a later sum of such a tensor needs, if that is one call of the backend."""
+    kind = (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
+    is_automatic = algorithm_choice.is_one_call(state, tensor.nbytes, tensor.dtype)
+    if kind in state.sum_signatures and (is_one_call or is_automatic):
+        nbytes = tensor.nbytes
+        found = find_simple_sum(state, signature, nbytes, is_automatic=is_automatic)
+        state.simple_sums[kind] = found
 
 
 def _reduce(

@@ -137,6 +137,7 @@ def reset() -> None:
     _fits.clear()
     _earlier_fits.cache_clear()
     load_policy.cache_clear()
+    least_limit.cache_clear()
 
 
 timeout_history.listeners.append(_limits.clear)
@@ -223,6 +224,13 @@ def load_policy() -> TimeoutPolicy:
     text = files(__package__).joinpath("timeouts.toml").read_text(encoding="utf-8")
     overrides = read_policy_file(user_file) if user_file is not None else {}
     return msgspec.convert({**_in_seconds(tomllib.loads(text)), **overrides}, TimeoutPolicy)
+
+
+@cache
+def least_limit() -> float:
+    """Return a lower bound of the limits that the policy chooses, in seconds."""
+    rules = load_policy()
+    return min(rules.training, rules.evaluation, rules.small)
 
 
 def describe_policy() -> list[tuple[str, object, str]]:

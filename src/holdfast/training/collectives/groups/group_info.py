@@ -42,6 +42,8 @@ class GroupState:
     cache: dict[type, Any] = field(default_factory=dict)
     #: Signatures of sums, by the shape, dtype, device and layout of tensors the group can sum.
     sum_signatures: dict[object, str] = field(default_factory=dict)
+    #: By the same, sums of which a later one needs the least preparation (``bounded_wait``).
+    simple_sums: dict[object, Any] = field(default_factory=dict)
     _backends: dict[str, str] = field(default_factory=dict)
 
     @property
