@@ -1,7 +1,7 @@
 """Learns the time limits of a job's sections while it runs, and stores them for its next run.
 
-``sections.json`` is stored beside the history of collectives, in the folder of all runs. If it
-cannot be read or written, the defaults apply.
+``sections/limits.json`` is stored beside the history of collectives, in the folder of all runs. If
+it cannot be read or written, the defaults apply.
 """
 
 from __future__ import annotations

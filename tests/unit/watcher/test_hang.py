@@ -640,6 +640,19 @@ def test_the_message_of_an_exception_is_not_cut_within_a_word() -> None:
     assert describe_exception(longer).endswith("Check the logs. Check the…")
 
 
+@pytest.mark.parametrize("died", [(0,), (0, 1)])
+def test_the_headline_has_the_whole_exception(died: tuple[int, ...]) -> None:
+    text = f"saving step 3 failed: {'the disk of /data is full; ' * 9}delete old checkpoints"
+    dead = {
+        "life": ProcessState.DEAD,
+        "exit_code": 1,
+        "raised": RaisedException("CheckpointFailed", text),
+    }
+    verdict = judge([row(rank, *history(30), **(dead if rank in died else {})) for rank in (0, 1)])
+    assert verdict.root is not None
+    assert text in verdict.root.message
+
+
 def test_different_messages_of_one_exception_are_quoted_with_their_ranks() -> None:
     def raises(rank: int, text: str) -> RankState:
         error = RaisedException("ValueError", text, EVAL)

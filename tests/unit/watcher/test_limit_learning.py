@@ -69,6 +69,7 @@ def test_the_next_run_uses_the_learned_limits(learner, tmp_path):
     [b"", b"\xff\0", b"[[" * 9000, b'{"schema": "x"}', b'{"jobs": {"a": {"silences": 3}}}'],
 )
 def test_a_malformed_file_is_ignored(tmp_path, content):
+    (tmp_path / LIMITS_FILE).parent.mkdir()
     (tmp_path / LIMITS_FILE).write_bytes(content)
     learner = LimitLearner(StallLimits())
     learner.start(tmp_path / LIMITS_FILE, "a")
@@ -87,3 +88,7 @@ def test_an_unwritable_folder_is_ignored(tmp_path):
     learner.observe(table(130.1, 130.2))
     learner.save()
     assert learner.limits.first_step_s == 150.0
+
+
+def test_the_file_is_not_taken_for_a_history_of_collectives(tmp_path):
+    assert not (tmp_path / LIMITS_FILE).match(str(tmp_path / "*.json"))

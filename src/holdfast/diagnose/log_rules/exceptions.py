@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.causes.process.python_exception_all_ranks import PYTHON_EXCEPTION_ALL_RANKS
 from holdfast.causes.process.python_exception_on_one_rank import PYTHON_EXCEPTION_ON_ONE_RANK
+from holdfast.core.text import shorten
 from holdfast.diagnose.log_rules.candidates import CauseCandidate
 from holdfast.diagnose.log_rules.log_index import (
     FAILURES,
@@ -48,7 +49,7 @@ _THREAD_NOTICE = "Exception in thread"
 _NEAR_LINES = 2
 _WRAPPED = re.compile(r"Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-_MAX_EXCEPTION_TEXT = 160
+_MAX_EXCEPTION_TEXT = 300
 
 
 def find_exceptions(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -125,7 +126,7 @@ def _candidate(
     on_several = len(ranks) > 1 or (
         not ranks and (len(_without_copies(index, same)) > 1 or len(index.failed_ranks) > 1)
     )
-    text = f"{first.type}: {first.text}"[:_MAX_EXCEPTION_TEXT].rstrip(": ")
+    text = shorten(f"{first.type}: {first.text}".rstrip(": "), _MAX_EXCEPTION_TEXT)
     text = text or "an exception whose last line is missing"
     where = f" at {place.file.rsplit('/', 1)[-1]}:{place.line}" if place else ""
     if on_several:

@@ -69,7 +69,7 @@ class HoldfastCallback(_Callback):  # type: ignore[misc]
         """Start counting steps."""
         # Lightning's handler would end training at the next batch, before all ranks have saved.
         self._hooks = FrameworkHooks(
-            lambda: self._save(trainer), chain_signals=False, **self._options
+            self.folder, lambda: self._save(trainer), chain_signals=False, **self._options
         )
         self._hooks.start(trainer.global_step)
 

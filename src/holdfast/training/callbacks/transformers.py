@@ -51,8 +51,9 @@ class HoldfastCallback(_Callback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - Trainer's signature
         """Start counting steps."""
         args.logging_nan_inf_filter = False
+        folder = Path(args.output_dir).absolute()
         self._hooks = FrameworkHooks(
-            self._request_save, self._request_exit, every=self._every, spike=self._spike
+            folder, self._request_save, self._request_exit, every=self._every, spike=self._spike
         )
         self._hooks.start(state.global_step)
 

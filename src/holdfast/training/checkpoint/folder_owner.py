@@ -22,6 +22,7 @@ from holdfast.core.atomic_files import write_atomic
 from holdfast.core.documents import read_bounded
 from holdfast.core.errors import CheckpointFailed, HoldfastError
 from holdfast.training.checkpoint.job_identity import host_name, job_name, start_ticks
+from holdfast.training.checkpoint.store_agreement import StoreAgreement
 
 _log = logging.getLogger("holdfast.checkpoint")
 FILE = ".owner.json"
@@ -81,8 +82,12 @@ class FolderLease:
             other = self._read()
             if other is not None and not self._is_ours(other):
                 self._check_dead(other)
-                _log.warning(
-                    "%s: took over from %s, which is dead", self.path.parent, other.describe()
+                same_job = bool(own.job) and other.job == own.job  # its earlier generation
+                _log.log(
+                    logging.DEBUG if same_job else logging.WARNING,
+                    "%s: took over from %s, which is dead",
+                    self.path.parent,
+                    other.describe(),
                 )
             self._remove(other)
         first, self._owner = self._owner is None, own
@@ -182,6 +187,20 @@ def claim_folder(root: Path) -> None:
     """
     with _lock:
         _leases.setdefault(root, FolderLease(root)).claim()
+
+
+def claim_on_all_ranks(root: Path, agreement: StoreAgreement) -> None:
+    """Make this job the owner of a checkpoint folder; call it on all ranks.
+
+    Raises:
+        CheckpointFailed: another job owns the folder, or it is not writable; on all ranks.
+    """
+
+    def claim_on_rank_zero(_: list[bytes]) -> bytes:
+        claim_folder(root)
+        return b""
+
+    agreement.agree("claim", b"", claim_on_rank_zero)
 
 
 def release_folder(root: Path) -> None:

@@ -133,12 +133,7 @@ class CheckpointManager:
         Raises:
             CheckpointFailed: another job owns it, or it is not writable.
         """
-
-        def claim_on_rank_zero(_: list[bytes]) -> bytes:
-            folder_owner.claim_folder(self.root.path)
-            return b""
-
-        agreement.agree("claim", b"", claim_on_rank_zero)
+        folder_owner.claim_on_all_ranks(self.root.path, agreement)
 
     @contextmanager
     def reading(self, step: int | None) -> Iterator[None]:

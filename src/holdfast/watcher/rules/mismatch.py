@@ -22,7 +22,7 @@ from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
 from holdfast.core.findings import Cause, Fact, Finding, Subject, make_finding
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
-from holdfast.core.text import pluralize
+from holdfast.core.text import pluralize, shorten
 from holdfast.host.processes.user_code import is_user_file
 from holdfast.watcher.rules.call_divergence import ROOTED, CallDivergence
 from holdfast.watcher.rules.call_sites import (
@@ -36,7 +36,7 @@ from holdfast.watcher.rules.call_sites import (
     rank_guard,
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
-from holdfast.watcher.rules.rank_findings import describe_exception
+from holdfast.watcher.rules.rank_findings import HEADLINE_CHARACTERS, describe_exception
 from holdfast.watcher.rules.roots import cause_of_common_exception
 from holdfast.watcher.rules.stack_divergence import (
     frames_in_call,
@@ -385,10 +385,12 @@ def explain_common_exception(dead: Sequence[RankState]) -> Finding:
     ranks_of: dict[tuple[str, SourceLine | None], list[int]] = defaultdict(list)
     for state in dead:
         if state.raised is not None:
-            ranks_of[describe_exception(state.raised), state.raised.place].append(state.rank)
+            text = describe_exception(state.raised, HEADLINE_CHARACTERS)
+            ranks_of[text, state.raised.place].append(state.rank)
     raised = next(state.raised for state in dead if state.raised is not None)
     text = "; ".join(
-        f"{summary}{_at(place)}" + (f" ({describe_ranks(ranks)})" if len(ranks_of) > 1 else "")
+        f"{shorten(summary, HEADLINE_CHARACTERS // min(len(ranks_of), _QUOTED))}{_at(place)}"
+        + (f" ({describe_ranks(ranks)})" if len(ranks_of) > 1 else "")
         for (summary, place), ranks in list(ranks_of.items())[:_QUOTED]
     )
     if len(ranks_of) > _QUOTED:

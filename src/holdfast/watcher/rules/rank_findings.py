@@ -91,6 +91,10 @@ def _port(state: RankState) -> str:
     return found[1] if found is not None else ""
 
 
+#: Characters of the exception in the headline of a root cause; its advice is often at the end.
+HEADLINE_CHARACTERS = 500
+
+
 def describe_exception(raised: RaisedException, length: int = 160) -> str:
     """Return type and first line of an exception, without the line of C++ that raised it."""
     first = _CPP_LINE.sub("", next(iter(raised.text.splitlines()), ""))

@@ -47,6 +47,7 @@ from holdfast.watcher.rules.call_sites import (
 from holdfast.watcher.rules.gpu_memory import add_oom_details
 from holdfast.watcher.rules.named_exceptions import cause_of_message
 from holdfast.watcher.rules.rank_findings import (
+    HEADLINE_CHARACTERS,
     Evidence,
     at_line,
     describe_exception,
@@ -240,7 +241,7 @@ def _explain_native_crash(
     if state.stacks:
         message += at_line(line, " at ")
     if state.raised is not None:
-        message += f": {describe_exception(state.raised)}"
+        message += f": {describe_exception(state.raised, HEADLINE_CHARACTERS)}"
         evidence.append(Evidence(state.raised.origin, describe_exception(state.raised)))
     finding = rank_finding(SEGFAULT_IN_WORKER, state, message, line, *evidence, confidence=0.7)
     if not state.stacks:
@@ -275,7 +276,7 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
         exit_status = Evidence(f"exit status of process {state.pid}", str(state.exit_code))
         return rank_finding(EXIT_NONZERO, state, message, line, exit_status)
     origin = raised.origin or f"exception recorded in the trace of rank {state.rank}"
-    record = Evidence(origin, describe_exception(raised, 300))
+    record = Evidence(origin, describe_exception(raised, HEADLINE_CHARACTERS))
     where = at_line(raised.place, " at ")
     if _LOADER_EXITED.search(raised.text):
         message = f"a data-loader worker of rank {state.rank} died"
@@ -287,7 +288,7 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
     if is_echo(state):
         message = f"rank {state.rank} lost its connection to a peer{where}"
         return rank_finding(PEER_LOST, state, message, raised.place, record, confidence=0.4)
-    message = f"rank {state.rank} raised {describe_exception(raised)}{where}"
+    message = f"rank {state.rank} raised {describe_exception(raised, HEADLINE_CHARACTERS)}{where}"
     if state.ended is not None and state.ended.how == "sys.exit":
         message += f", caught it and exited{at_line(state.ended.place, ' at ')}"
     cause = _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type) or cause_of_message(raised)

@@ -19,7 +19,7 @@ from holdfast.watcher.rules import stall
 from holdfast.watcher.rules.stall import StallLimits
 
 #: File in the history folder that stores the learned limits.
-LIMITS_FILE = "sections.json"
+LIMITS_FILE = "sections/limits.json"
 SETUP, FIRST_STEP, STEP, CHECKPOINT, EVALUATION, COMPUTING = (
     "setup",
     "first step",

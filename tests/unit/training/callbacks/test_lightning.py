@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 
+import msgspec
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from holdfast.core.checkpoint_manifest import folders_newest_first
-from holdfast.core.errors import LossNotFinite
+from holdfast.core.errors import CheckpointFailed, LossNotFinite
+from holdfast.training.checkpoint.folder_owner import FILE, CheckpointOwner
+from holdfast.training.checkpoint.job_identity import host_name, start_ticks
 
 pytestmark = [
     pytest.mark.slow,
@@ -142,3 +147,19 @@ def test_training_that_ends_before_the_announced_save_says_so(tmp_path, caplog):
 
     train(tmp_path, fault=(5, warn_and_die))
     assert "no emergency checkpoint: training ended after step 5 with Died" in caplog.text
+
+
+def test_the_folder_of_another_job_is_refused(tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        owner = CheckpointOwner(
+            job="run-a", host=host_name(), pid=other.pid, started=start_ticks(other.pid), since=0.0
+        )
+        (folder / FILE).write_bytes(msgspec.json.encode(owner))
+        with pytest.raises(CheckpointFailed, match=r"belongs to another job .run run-a"):
+            train(tmp_path)
+        assert [path.name for path in folder.iterdir()] == [FILE]
+        other.communicate(b"\n")
+    train(tmp_path)  # that job is dead now
+    assert not (folder / FILE).exists()

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 
+import msgspec
 import pytest
 import torch
 
 from holdfast.core import checkpoint_manifest
-from holdfast.core.errors import LossNotFinite
+from holdfast.core.errors import CheckpointFailed, LossNotFinite
 from holdfast.training.callbacks import newest
+from holdfast.training.checkpoint.folder_owner import FILE, CheckpointOwner
+from holdfast.training.checkpoint.job_identity import host_name, start_ticks
 
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("accelerate", reason="its Trainer needs accelerate")
@@ -123,3 +128,19 @@ def test_a_preemption_signal_saves_and_exits(tmp_path):
 def test_checkpoints_are_saved_at_the_time_interval(tmp_path):
     train(tmp_path, every=0.0)
     assert checkpoint_manifest.read_manifest(tmp_path / "checkpoint-3").step == 3
+
+
+def test_the_folder_of_another_job_is_refused(tmp_path):
+    folder = tmp_path
+    folder.mkdir(exist_ok=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        owner = CheckpointOwner(
+            job="run-a", host=host_name(), pid=other.pid, started=start_ticks(other.pid), since=0.0
+        )
+        (folder / FILE).write_bytes(msgspec.json.encode(owner))
+        with pytest.raises(CheckpointFailed, match=r"belongs to another job .run run-a"):
+            train(tmp_path)
+        assert [path.name for path in folder.iterdir()] == [FILE]
+        other.communicate(b"\n")
+    train(tmp_path)  # that job is dead now
+    assert not (folder / FILE).exists()

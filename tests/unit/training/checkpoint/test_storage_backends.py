@@ -140,3 +140,9 @@ def test_an_invalid_url_raises_one_sentence(url, kind, words):
 
 def test_secrets_in_urls_are_redacted():
     assert RemoteBackend("memory://key:secret@bucket/x?token=abc").name == "memory://bucket/x"
+
+
+def test_a_missing_bucket_is_not_empty(s3):
+    assert open_backend(s3.url).steps() == []  # no objects in this folder of the bucket
+    with pytest.raises(StorageUnusable, match="there is no bucket no-such-bucket"):
+        open_backend("s3://no-such-bucket/run").steps()

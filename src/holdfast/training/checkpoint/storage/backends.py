@@ -187,6 +187,10 @@ class FolderBackend:
             raise StorageUnusable(self.name, why=why)
 
 
+#: fsspec's protocols whose paths begin with a bucket or container, which no write creates.
+_BUCKET_PROTOCOLS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "oss", "oci"})
+
+
 class RemoteBackend:
     """A URL, through fsspec. The manifest is written last and deleted first."""
 
@@ -217,9 +221,24 @@ class RemoteBackend:
                     for path in self._files.ls(self._path, detail=False)
                 ]
             except FileNotFoundError:
+                self._require_bucket()
                 return []
             steps = (checkpoint_manifest.step_of_folder(Path(name)) for name in names)
             return sorted((step for step in steps if step is not None), reverse=True)
+
+    def _require_bucket(self) -> None:
+        """Raise StorageUnusable if the bucket is missing: it may have had checkpoints.
+
+        A folder of an object store without objects does not exist either, and is empty.
+        """
+        protocols = (
+            {self._files.protocol}
+            if isinstance(self._files.protocol, str)
+            else set(self._files.protocol)
+        )
+        bucket = self._path.partition("/")[0]
+        if protocols & _BUCKET_PROTOCOLS and not self._files.exists(bucket):
+            raise StorageUnusable(self.name, why=f"there is no bucket {bucket}")
 
     def manifest(self, step: int) -> Manifest:
         """See :class:`StorageBackend`."""
