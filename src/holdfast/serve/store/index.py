@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import delete, func, inspect, select
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from holdfast.core.collective_history import CollectiveProblem
@@ -14,7 +15,14 @@ from holdfast.core.errors import UsageError
 from holdfast.core.text import one_line
 from holdfast.serve.store.database import HistoryStore
 from holdfast.serve.store.run_rows import RunRows, read_run
-from holdfast.serve.store.tables import RunRow, SlowCollectiveRow
+from holdfast.serve.store.tables import (
+    DecisionRow,
+    IncidentRow,
+    RunRow,
+    SlowCollectiveRow,
+    StartRow,
+    StoreBase,
+)
 from holdfast.watcher.history_facts import history_folder, read_histories
 
 #: Runs written in one transaction: others wait for a fraction of a second only.
@@ -54,12 +62,14 @@ def index_folders(store: HistoryStore, folders: Sequence[Path]) -> IndexResult:
     return IndexResult(len(runs), incidents, tuple(unreadable))
 
 
-def _merge_all(session: Session, batch: Iterable[RunRows]) -> None:
+def _merge_all(session: Session, batch: Sequence[RunRows]) -> None:
     for rows in batch:
         _merge_run(session, rows.run)
-        session.flush()
-        for row in (*rows.starts, *rows.incidents):
-            session.merge(row)
+    session.flush()
+    incidents = [incident for rows in batch for incident in rows.incidents]
+    _upsert(session, StartRow, [start for rows in batch for start in rows.starts])
+    _upsert(session, IncidentRow, incidents)
+    _upsert(session, DecisionRow, [incident.decision for incident in incidents])
 
 
 def _merge_run(session: Session, run: RunRow) -> None:
@@ -75,16 +85,46 @@ def _merge_run(session: Session, run: RunRow) -> None:
         known.ended, known.status = run.ended, run.status
 
 
+def _upsert(session: Session, table: type[StoreBase], rows: Iterable[StoreBase]) -> None:
+    """Insert rows or update those with equal keys; a value that is known is kept over None."""
+    columns = table.__table__.columns
+    keys = [column.name for column in columns if column.primary_key]
+    values: dict[tuple[object, ...], dict[str, object]] = {}
+    for row in rows:
+        fields = {column.name: getattr(row, column.name) for column in columns}
+        key = tuple(fields[name] for name in keys)
+        known = {name: value for name, value in fields.items() if value is not None}
+        values[key] = {**values.get(key, fields), **known}
+    if not values:
+        return
+    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
+    insert = dialect.insert(table)
+    kept = {
+        column.name: func.coalesce(insert.excluded[column.name], column)
+        if column.nullable
+        else insert.excluded[column.name]
+        for column in columns
+        if not column.primary_key
+    }
+    statement = insert.on_conflict_do_update(index_elements=keys, set_=kept)
+    session.execute(statement, list(values.values()))
+
+
 def _merge_problems(session: Session, problems: Iterable[CollectiveProblem]) -> None:
     """Insert or update slow collectives; the history forgets old ones, the store does not."""
     names = SlowCollectiveRow.__table__.columns.keys()
+    rows = []
     for problem in problems:
-        row = SlowCollectiveRow(**{name: getattr(problem, name) for name in names})
-        for name in ("group", "phase", "link", "site", "words", "operation"):
-            setattr(row, name, one_line(getattr(problem, name)))
-        known = session.get(SlowCollectiveRow, inspect(row).mapper.primary_key_from_instance(row))
-        if known is None or known.at <= row.at:
-            session.merge(row)
+        values = {name: getattr(problem, name) for name in names}
+        rows.append(
+            SlowCollectiveRow(
+                **{
+                    name: one_line(value) if isinstance(value, str) else value
+                    for name, value in values.items()
+                }
+            )
+        )
+    _upsert(session, SlowCollectiveRow, rows)
 
 
 def prune(store: HistoryStore, before: float) -> int:

@@ -12,7 +12,7 @@ from holdfast.core.errors import MissingFile
 from holdfast.core.redaction.redact_command import redact_arguments
 from holdfast.core.text import one_line, shorten
 from holdfast.launcher.ledger import FILE, LedgerEvent, LedgerRecord, read_ledger
-from holdfast.launcher.policy import RecoveryAction, RecoveryDecision
+from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
 from holdfast.serve.store.tables import DecisionRow, IncidentRow, RunRow, StartRow
 
 MAX_TEXT = 2000
@@ -128,15 +128,15 @@ def _incident(
         saved_at=state.saved_at,
         recovered=recovered,
         folder=record.folder and one_line(record.folder),
-        decision=_decision(run, record, decision),
+        decision=_decision(run, failure, decision),
     )
 
 
-def _decision(run: str, record: LedgerRecord, decision: RecoveryDecision) -> DecisionRow:
+def _decision(run: str, failure: JobFailure, decision: RecoveryDecision) -> DecisionRow:
     return DecisionRow(
         run=run,
-        at=record.at,
-        generation=record.generation,
+        at=failure.at,
+        generation=failure.generation,
         action=str(decision.action),
         reason=_text(decision.reason),
         excluded=[one_line(host) for host in decision.excluded],

@@ -78,11 +78,13 @@ def test_the_folders_of_all_nodes_of_a_job_are_one_run(location, tmp_path):
     records = [started(0, job="first", nodes=2), failed(9), started(10, 1, job="first", nodes=2)]
     first = write_run(tmp_path / "first", [*records, ended(90, 1)])
     second = write_run(tmp_path / "second", [*records, ended(91, 0)], host="b", began=-1.0)
-    index(location, second, first)
+    excluded = write_run(tmp_path / "excluded", records[:2], host="c")
+    index(location, second, first, excluded)
     (run,) = read_runs(HistoryStore(location))
     assert (run.name, run.nodes, run.began) == ("first", 2, BEGAN - 1)
     assert (run.ended, run.status) == (BEGAN + 91, 0)
     assert (len(run.starts), len(run.incidents)) == (2, 1)
+    assert run.incidents[0].recovered == BEGAN + 10  # which the excluded host has not seen
 
 
 def test_incidents_are_filtered_by_time_cause_and_host(location, tmp_path):
