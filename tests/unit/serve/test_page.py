@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 
-from tests.unit.serve.served import HOSTILE, RUN, make_run, serving
+from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
+from tests.unit.serve.served import HOSTILE, RUN, make_run, serving, write_live, write_past
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -137,14 +139,24 @@ def test_no_width_overflows_and_every_text_has_contrast(open_page, address, widt
 
 
 def test_the_page_follows_the_run(open_page, tmp_path):
-    from tests.unit.serve.served import write_live
-
     folder = make_run(tmp_path, 8)
     with serving(tmp_path) as address:
         page = open_run(open_page, address)
         assert "No rank has waited" in page.inner_text("#waits")
         write_live(folder, 8, stuck=5)
         page.wait_for_selector("text=0-4,6-7 wait for 5")
+        page.close()
+
+
+def test_a_past_run_without_live_state_shows_what_its_ledger_holds(open_page, tmp_path):
+    folder = tmp_path / RUN
+    write_past(folder)
+    Ledger(folder).add(LedgerRecord(event=LedgerEvent.ENDED, at=time.time(), status=1))
+    with serving(tmp_path) as address:
+        page = open_run(open_page, address)
+        page.wait_for_selector("text=The run failed with status 1")
+        page.wait_for_selector("text=restart: the first failure")
+        assert not page.is_visible("#ranks")
         page.close()
 
 

@@ -31,6 +31,8 @@ function showHead() {
   else if (state) [text, tone] = ["The job advances", "good"];
   $("headline").textContent = hidden(text);
   document.body.className = tone;
+  document.body.dataset.live = state ? "yes" : "no";
+  $("map-title").textContent = ended ? "All ranks at the end" : "All ranks now";
   const shown = [state?.job || head?.command, state ? `written by ${state.written_by} at ${clock(state.at)}, every ${number(state.period_s)} s` : ""];
   $("subline").textContent = hidden(shown.filter(Boolean).join(" · "));
   const problems = [...(ended ? [] : live?.problems ?? []), ...(past?.problems ?? [])];
