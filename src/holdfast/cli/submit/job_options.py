@@ -36,7 +36,14 @@ def options(command: _Function) -> _Function:
     for option in reversed(
         (
             click.option("--name", help="Name of the job [default: that of the script]."),
-            click.option("--nodes", type=click.IntRange(1), default=1, show_default=True),
+            click.option(
+                "--nodes",
+                metavar="N",
+                type=click.IntRange(1),
+                default=1,
+                show_default=True,
+                help="Nodes of the job.",
+            ),
             click.option(
                 "--nproc-per-node",
                 "workers",
