@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.findings import Fact, Finding
-from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState
+from holdfast.core.rank_table import GroupTiming, ProcessGroupInfo, ProcessState, RankState
 
 
 class JobSummary(msgspec.Struct, frozen=True):
@@ -19,7 +19,8 @@ class JobSummary(msgspec.Struct, frozen=True):
 
     ``silent_since`` is when any of them last advanced, in Unix seconds. ``health`` holds findings
     about the hosts (in a summary of the whole job: of the other nodes). ``agent`` identifies the
-    agent of this node, also among hosts that share a name.
+    agent of this node, also among hosts that share a name. ``timings`` are those of collectives, by
+    node and group.
     """
 
     ranks: tuple[RankState, ...]
@@ -30,6 +31,7 @@ class JobSummary(msgspec.Struct, frozen=True):
     facts: tuple[Fact, ...] = ()
     health: tuple[Finding, ...] = ()
     agent: str = ""
+    timings: tuple[GroupTiming, ...] = ()
 
 
 def encode_summary(summary: JobSummary) -> str:
@@ -119,4 +121,14 @@ def combine_summaries(summaries: Sequence[JobSummary], now: float, max_age_s: fl
     newest = max(summary.silent_since for summary in summaries)
     states.sort(key=lambda state: state.rank)
     health = tuple(finding for summary in summaries for finding in summary.health)
-    return JobSummary(tuple(states), groups, first.world_size, newest, now, first.facts, health)
+    timings = tuple(timing for summary in summaries for timing in summary.timings)
+    return JobSummary(
+        tuple(states),
+        groups,
+        first.world_size,
+        newest,
+        now,
+        first.facts,
+        health,
+        timings=timings,
+    )

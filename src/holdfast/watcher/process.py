@@ -64,7 +64,7 @@ from holdfast.watcher.rules.placeholders import fill_verdict
 from holdfast.watcher.rules.stall import NODE_SILENT_S, StallLimits
 from holdfast.watcher.run_folder import COMMAND, RunCommand
 from holdfast.watcher.stall_detector import DetectorOutcome, StallDetector
-from holdfast.watcher.straggler_watch import StragglerWatch
+from holdfast.watcher.straggler_watch import SlowLinkWatch, StragglerWatch
 
 TICK_S = 0.5
 #: Tick between the two close observations of a silent job.
@@ -82,6 +82,7 @@ class NodeWatcher:
         self._learner = learner
         self._window_s = window_s
         self._stragglers = StragglerWatch(0.0, warns=False)
+        self._links = SlowLinkWatch(0.0)
         self._health = health
         self._job: StartWatching | None = None
         self._node: NodeSensor | None = None
@@ -172,7 +173,11 @@ class NodeWatcher:
         silent_s = time.time() - outcome.table.silent_since
         if not job.leader or silent_s > self._learner.limits.stall_s:
             return  # a rank that hangs is not slow
-        slow = self._stragglers.judge(outcome.table)
+        link = self._links.judge(outcome.table)
+        if link is not None:
+            yield ProgressNote(text=f"{link.message} ({link.code} {link.cause})")
+        health = (*self._health.findings, *outcome.table.health)
+        slow = self._stragglers.judge(outcome.table, health)
         if slow is not None:
             table = self._whole_job(node.observe_closely(stacks=False))
             yield self._report(job, slow, table, hang=False, silent_s=0.0)
@@ -190,6 +195,7 @@ class NodeWatcher:
         ]
         self._node = NodeSensor(workers, job.world_size, self._window_s)
         self._stragglers = StragglerWatch(self._window_s, warns=job.exclude_stragglers)
+        self._links = SlowLinkWatch(self._window_s)
         self._workers = WorkerTree([worker.pid for worker in workers])
         self._health.start()
         with suppress(OSError):  # a full disk must not end the watcher

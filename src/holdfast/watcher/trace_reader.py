@@ -227,6 +227,11 @@ class TraceReading:
         name = phase.split(b"\0")[0].decode(errors="replace")
         return StepSlot(number, self.unix(since), counted, name, budget, self.unix(phase_since))
 
+    def host_seconds(self) -> tuple[float, float]:
+        """Return the seconds spent in the data loader and in garbage collection so far."""
+        loader, collector = trace_file.HOST_TIMES_SLOT.unpack_from(self._map, trace_file.HOST_TIMES)
+        return loader / 1e9, collector / 1e9
+
     def table(self) -> np.ndarray[Any, Any]:
         """Return all intact records, oldest first, with the columns of RECORD_DTYPE."""
         return self._records(self._ring["number"] > 0)

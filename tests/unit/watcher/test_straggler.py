@@ -49,7 +49,7 @@ def test_the_rank_that_waits_least_is_named() -> None:
         verdict.root.message
         == "rank 1 on b is slower than the others, which wait 53% of the time for it"
     )
-    assert [fact.rank for fact in verdict.root.evidence] == [1, 2, 0]
+    assert [fact.rank for fact in verdict.root.evidence] == [1, 2, 0, None]
 
 
 def test_a_host_with_only_slow_ranks_is_named() -> None:
