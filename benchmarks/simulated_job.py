@@ -82,7 +82,7 @@ def simulate(model: JobModel, random: np.random.Generator) -> Timeline:
 
 
 def group_members(hosts: int, rank: int) -> dict[str, list[int]]:
-    """Return the groups of ``rank`` by name: tensor, data and world, in the order of their calls."""
+    """Return the members of the groups of ``rank``: tensor, data and world."""
     host, lane = divmod(rank, LANES)
     return {
         f"tp{host}": list(range(host * LANES, (host + 1) * LANES)),

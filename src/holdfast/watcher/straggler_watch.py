@@ -57,7 +57,8 @@ class SlowLinkWatch:
         self._next = table.time + self._window_s
         hosts = {state.rank: state.host for state in table.ranks}
         finding = slow_links.judge(table.timings, table.groups, hosts)
-        before, self._suspected = self._suspected, finding and finding.subject
+        before = self._suspected
+        self._suspected = finding.subject if finding is not None else None
         if finding is None or finding.subject != before:
             return None
         if table.time < self._reported_at.get(finding.subject, -REPEAT_S) + REPEAT_S:

@@ -60,15 +60,15 @@ class WaitTimes:
 
     def host_shares(self, rank: int) -> tuple[float, float]:
         """Return the fractions of the window in the data loader and in garbage collection."""
-        samples = self._host_seconds.get(rank, ())
-        if len(samples) < 2:
+        samples = self._host_seconds.get(rank)
+        if samples is None or len(samples) < 2:
             return 0.0, 0.0
-        (began, *first), (ended, *last) = samples[0], samples[-1]
-        loader, collector = (
-            round((after - before) / (ended - began), 4)
-            for before, after in zip(first, last, strict=True)
+        first, last = samples[0], samples[-1]
+        elapsed_s = last[0] - first[0]
+        return (
+            round((last[1] - first[1]) / elapsed_s, 4),
+            round((last[2] - first[2]) / elapsed_s, 4),
         )
-        return loader, collector
 
 
 def measure_slices(
