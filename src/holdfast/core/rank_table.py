@@ -76,12 +76,16 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProcessGroupInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A process group: name, members (None if unknown), description and backend."""
+    """A process group: name, members (None if unknown), description and backend.
+
+    In a message, ``runs`` replaces ``ranks``: first rank, distance and number of each run.
+    """
 
     name: str
     ranks: tuple[int, ...] | None = None
     description: str = ""
     backend: str = ""
+    runs: tuple[tuple[int, int, int], ...] = ()
 
 
 class ProcessState(StrEnum):

@@ -6,12 +6,16 @@ import base64
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.findings import Fact, Finding
 from holdfast.core.rank_table import GroupTiming, ProcessGroupInfo, ProcessState, RankState
+
+#: A group with more members is a damaged message.
+MAX_MEMBERS = 1 << 20
 
 
 class JobSummary(msgspec.Struct, frozen=True):
@@ -36,12 +40,43 @@ class JobSummary(msgspec.Struct, frozen=True):
 
 def encode_summary(summary: JobSummary) -> str:
     """Return the summary as text, for the store of the job."""
-    return base64.b85encode(msgspec.msgpack.encode(summary)).decode()
+    groups = {
+        name: replace(group, ranks=None, runs=_runs(group.ranks)) if group.ranks else group
+        for name, group in summary.groups.items()
+    }
+    return base64.b64encode(msgspec.msgpack.encode(replace(summary, groups=groups))).decode()
 
 
 def decode_summary(text: str) -> JobSummary:
     """Decode :func:`encode_summary`. Raises ValueError or msgspec.DecodeError."""
-    return msgspec.msgpack.decode(base64.b85decode(text), type=JobSummary)
+    summary = msgspec.msgpack.decode(base64.b64decode(text), type=JobSummary)
+    groups = {
+        name: replace(group, ranks=_members(group.runs), runs=()) if group.runs else group
+        for name, group in summary.groups.items()
+    }
+    return replace(summary, groups=groups)
+
+
+@lru_cache(maxsize=64)
+def _runs(ranks: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+    """Return first rank, distance and number of each run of ``ranks`` in which they are equal."""
+    runs: list[tuple[int, int, int]] = []
+    for rank in ranks:
+        if runs:
+            first, distance, count = runs[-1]
+            if count == 1 or rank == first + distance * count:
+                runs[-1] = first, (rank - first) // count, count + 1
+                continue
+        runs.append((rank, 1, 1))
+    return tuple(runs)
+
+
+@lru_cache(maxsize=4096)
+def _members(runs: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
+    """Return the ranks of ``runs``: the same tuple for all nodes. Raises ValueError."""
+    if sum(max(count, 0) for *_, count in runs) > MAX_MEMBERS:
+        raise ValueError(f"a group of more than {MAX_MEMBERS} ranks")
+    return tuple(first + distance * at for first, distance, count in runs for at in range(count))
 
 
 def agree_on_groups(
