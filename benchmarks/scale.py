@@ -166,17 +166,15 @@ def measure_store(ranks: int, summary: Path) -> RoleCost:
         writer.stdin.write(text)
         writer.stdin.close()
         writer.stdout.readline()
-        keys = ["order"] + [
-            f"holdfast/{topic}/{node}"
-            for topic in ("call", "summary", "dead", "done", "left")
-            for node in range(nodes)
-        ]
+        topics = ("call", "dead", "done", "left")
+        keys = ["order", *(f"holdfast/{topic}/{node}" for topic in topics for node in range(nodes))]
+        summaries = [f"holdfast/summary/{node}" for node in range(nodes)]
         rounds = [0]
         lines = writer.stdout
         threading.Thread(target=lambda: _count(lines, rounds), daemon=True).start()
         before, begin, exchanges, written = time.process_time(), time.monotonic(), 0, rounds[0]
         while time.monotonic() < begin + MEASURED_S:
-            board._exchange(keys)  # noqa: SLF001 - as above
+            board._exchange(keys, summaries)  # noqa: SLF001 - as above
             if exchanges % int(RELAY_S / READ_S) == 0:
                 agent_messages.encode_message(PeerSummaries(summaries=board.read("summary")))
             exchanges += 1

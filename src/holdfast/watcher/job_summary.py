@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -16,6 +17,8 @@ from holdfast.core.rank_table import GroupTiming, ProcessGroupInfo, ProcessState
 
 #: A group with more members is a damaged message.
 MAX_MEMBERS = 1 << 20
+#: Maximum size of a message once it is decompressed.
+MAX_BYTES = 64 << 20
 
 
 class JobSummary(msgspec.Struct, frozen=True):
@@ -44,12 +47,17 @@ def encode_summary(summary: JobSummary) -> str:
         name: replace(group, ranks=None, runs=_runs(group.ranks)) if group.ranks else group
         for name, group in summary.groups.items()
     }
-    return base64.b64encode(msgspec.msgpack.encode(replace(summary, groups=groups))).decode()
+    data = msgspec.msgpack.encode(replace(summary, groups=groups))
+    return base64.b64encode(zlib.compress(data, 1)).decode()
 
 
 def decode_summary(text: str) -> JobSummary:
     """Decode :func:`encode_summary`. Raises ValueError or msgspec.DecodeError."""
-    summary = msgspec.msgpack.decode(base64.b64decode(text), type=JobSummary)
+    try:
+        data = zlib.decompressobj().decompress(base64.b64decode(text), MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    summary = msgspec.msgpack.decode(data, type=JobSummary)
     groups = {
         name: replace(group, ranks=_members(group.runs), runs=()) if group.runs else group
         for name, group in summary.groups.items()
