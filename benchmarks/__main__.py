@@ -12,6 +12,7 @@ ALL = (
     "recorder_cost",
     "training_step",
     "judge_scale",
+    "scale",
     "stragglers",
     "mesh_scale",
     "log_scan",

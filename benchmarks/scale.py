@@ -62,7 +62,10 @@ class RoleCost:
 
 
 def main() -> None:
-    """Print the table; with arguments ``ROLE RANKS SUMMARY``, measure one role."""
+    """Print the table, for the numbers of ranks in the arguments or all.
+
+    With the arguments ``ROLE RANKS SUMMARY``, measure one role.
+    """
     if len(sys.argv) == 4 and sys.argv[1] in _ROLES:
         print(json.dumps(asdict(_ROLES[sys.argv[1]](int(sys.argv[2]), Path(sys.argv[3])))))
         return
@@ -70,7 +73,7 @@ def main() -> None:
         "  ranks  nodes   node: CPU   memory  bytes/s   leader's watcher: CPU  memory   "
         "leader's store: CPU  bytes/s   verdict"
     )
-    for ranks in RANKS:
+    for ranks in [int(word) for word in sys.argv[1:] if word.isdigit()] or RANKS:
         with tempfile.TemporaryDirectory() as folder:
             summary = Path(folder, "summary")
             node, leader, store = (
@@ -84,7 +87,7 @@ def main() -> None:
             f" {sent * nodes:12,.0f} {leader.verdict_s:6.1f} s",
             flush=True,
         )
-        print(f"        {leader.verdict}", flush=True)
+        print(f"        {leader.verdict}; the store served {store.verdict}", flush=True)
 
 
 def _in_process(role: str, ranks: int, summary: Path) -> RoleCost:

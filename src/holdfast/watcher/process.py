@@ -54,6 +54,7 @@ from holdfast.watcher.job_summary import (
     combine_summaries,
     decode_summary,
     encode_summary,
+    mark_node,
     unreachable_node,
 )
 from holdfast.watcher.limit_learning import LimitLearner
@@ -126,7 +127,7 @@ class NodeWatcher:
             return
         if self._reported_at.get(node) != summary.time:
             self._reported_at[node] = summary.time
-            self._peers[node] = replace(summary, time=time.time())
+            self._peers[node] = mark_node(replace(summary, time=time.time()))
 
     def _set_leader_silence(self, job: StartWatching, silent_s: float) -> None:
         """Note that the leader does not answer: this watcher then judges, without its summary."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -388,7 +389,7 @@ def _store(notes: TraceNotes, kind: str, data: Any) -> None:
     """Store the content of a note in JSON."""
     match kind:
         case TraceNote.MEMBERS:
-            name, ranks = str(data["name"]), tuple(int(rank) for rank in data["ranks"])
+            name, ranks = str(data["name"]), _shared(tuple(int(rank) for rank in data["ranks"]))
             notes.members[name] = ProcessGroupInfo(name, ranks, str(data["description"]))
         case TraceNote.FACTS:
             notes.facts.extend(fact for fact in data if isinstance(fact, dict))
@@ -409,6 +410,12 @@ def _store(notes: TraceNotes, kind: str, data: Any) -> None:
             notes.saved = int(data["step"])
         case TraceNote.PREEMPTED:
             notes.preempted = int(data["status"])
+
+
+@lru_cache(maxsize=1024)
+def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return one tuple for equal members: those of the ranks of a node are compared often."""
+    return ranks
 
 
 def _source_line(value: Mapping[str, Any]) -> SourceLine | None:
