@@ -12,6 +12,8 @@ ALL = (
     "recorder_cost",
     "training_step",
     "judge_scale",
+    "scale",
+    "stragglers",
     "mesh_scale",
     "log_scan",
     "diagnose_sealed",

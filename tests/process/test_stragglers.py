@@ -34,6 +34,17 @@ def test_a_slow_rank_is_reported(launch, tmp_path):
     assert Path(report["incidents"][0]["html"]).is_file()
 
 
+def test_the_reason_of_a_slow_rank_is_named(launch, tmp_path):
+    script = Path(__file__).with_name("slow_loader.py")
+    job = launch("--nproc-per-node", 3, script, tmp_path, **WINDOW)
+    job.wait_for(
+        r"rank 1 on \S+ is slower than the others, which wait \d\d% of the time for it; it\s+waits "
+        r"\d+% of the time for its data\s+loader, the others \d+%"
+    )
+    (tmp_path / "enough").touch()
+    assert job.end() == 0, job.output
+
+
 def test_no_rank_is_reported_in_a_balanced_job(launch, tmp_path):
     job = launch("--nproc-per-node", 2, SCRIPT, tmp_path, HOLDFAST_STRAGGLER_S="9")
     job.wait_for("generation 0")

@@ -76,12 +76,16 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProcessGroupInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A process group: name, members (None if unknown), description and backend."""
+    """A process group: name, members (None if unknown), description and backend.
+
+    In a message, ``runs`` replaces ``ranks``: first rank, distance and number of each run.
+    """
 
     name: str
     ranks: tuple[int, ...] | None = None
     description: str = ""
     backend: str = ""
+    runs: tuple[tuple[int, int, int], ...] = ()
 
 
 class ProcessState(StrEnum):
@@ -176,6 +180,32 @@ class WaitSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     calls: int
 
 
+class CallTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A completed collective: the shortest time that a rank of one node was in it.
+
+    ``least_us`` is in microseconds, ``rank`` is that rank. ``elements`` are those of its first
+    input tensor.
+    """
+
+    sequence: int
+    elements: int
+    least_us: int
+    rank: int
+
+
+class GroupTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some collectives of a group in the newest time window, on one node.
+
+    ``members`` is the number of its ranks on this node. The group makes ``per_s`` collectives
+    per second.
+    """
+
+    group: str
+    members: int
+    per_s: float
+    calls: tuple[CallTiming, ...]
+
+
 class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One row: the state of one rank. None means not observed; ``unseen`` lists what could not be.
 
@@ -237,6 +267,9 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     printed: RaisedException | None = None
     ended: ScriptEnd | None = None
     waits: tuple[WaitSlice, ...] = ()
+    device: str = ""
+    loader_share: float = 0.0
+    collector_share: float = 0.0
     node: str = ""
     node_silent_s: float = 0.0
     memory_bytes: int | None = None

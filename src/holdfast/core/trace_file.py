@@ -5,6 +5,7 @@ Layout, version 1, little-endian (``docs/trace-files.md`` draws it)::
     0        header        rank, pid, host, start, clocks, offsets of the areas below
     512      heads         records begun, bytes of notes begun          (one cache line each)
     640      step slot     step, phase and its budget, under a sequence lock
+    1024     host times    ns in the data loader, ns in garbage collection   (8 bytes each)
     4096     groups        64 bytes per process group: last sequence entered and completed, times
     ...      notes         appended lines: facts, call sites, groups, exceptions, the script's end
     ...      ring          128 bytes per collective or point-to-point call; oldest overwritten
@@ -47,6 +48,10 @@ HEADS = struct.Struct("<Q")
 RECORDS_HEAD = 512
 NOTES_HEAD = 576
 STEP = 640
+HOST_TIMES = 1024
+#: Nanoseconds that the script's threads have spent in each, since the start; 0 in older files.
+HOST_TIMES_SLOT = struct.Struct("<QQ")
+LOADER, COLLECTOR = range(2)
 STEP_SLOT = struct.Struct(
     "<Qq QQ dQ 64s"
 )  # lock, step, step's ns, steps counted, budget s, phase's ns, phase
@@ -279,6 +284,12 @@ class TraceWriter:
             self._write_slot(
                 lock, step, at, counted, budget_s, time.monotonic_ns(), name.encode()[:63]
             )
+
+    def add_time(self, kind: int, nanoseconds: int) -> None:
+        """Add to the time in the data loader (LOADER) or in garbage collection (COLLECTOR)."""
+        at = HOST_TIMES + kind * HEADS.size
+        (before,) = HEADS.unpack_from(self.map, at)
+        HEADS.pack_into(self.map, at, before + nanoseconds)
 
     def _write_slot(self, lock: int, *values: Any) -> None:
         HEADS.pack_into(self.map, STEP, lock + 1)  # odd: being written

@@ -7,9 +7,10 @@ values are reported as unknown, with the reason.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.core.findings import Fact, Unknown
@@ -171,3 +172,12 @@ def _gpus(proc_root: Path) -> Iterator[Fact]:
         )
         value = lines if isinstance(lines, Unknown) else ", ".join(word for word in words if word)
         yield local_fact(f"GPU {known.get('Device Minor', '?')}", value, str(origin))
+
+
+_GPU_FACT = re.compile(r"GPU \d+: (?!unknown)([^,]+)")
+
+
+def gpu_models(facts: Iterable[str]) -> str:
+    """Return the models of GPUs in the texts of :func:`host_facts`, each once; empty without."""
+    models = {match[1] for fact in facts if (match := _GPU_FACT.match(fact))}
+    return " and ".join(sorted(models))

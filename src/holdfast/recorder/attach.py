@@ -24,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from holdfast import recorder
 from holdfast.core import settings, trace_file
 from holdfast.core.trace_file import TraceNote, TraceWriter
-from holdfast.recorder import python_kernels
+from holdfast.recorder import host_times, python_kernels
 from holdfast.recorder.backends import NativeRecorder, PythonRecorder, RecorderBackend
 
 _OPERATION_NUMBERS = {name: number for number, name in enumerate(trace_file.OPERATIONS)}
@@ -43,6 +43,9 @@ def attach(trace: TraceWriter, mode: str, library: Path | None) -> RecorderBacke
     _wrap_groups(trace, backend)
     _preload_modules()
     _count_steps()
+    host_times.measure_collections(trace)
+    with suppress(ImportError, AttributeError):  # without it, a slow loader has no name
+        host_times.measure_loaders(trace)
     recorder.use_backend(backend)
     recorder.renewal_listeners.extend((backend.renew, _recorded_groups.clear))
     return backend

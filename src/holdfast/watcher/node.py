@@ -26,6 +26,7 @@ from holdfast.core.rank_table import (
     RankState,
     ThreadStack,
 )
+from holdfast.host.host_summary import gpu_models
 from holdfast.host.memory_kills import read_kill_counters, was_oom_killed
 from holdfast.host.processes import child_processes, inspection, python_stacks
 from holdfast.host.processes.child_processes import ChildrenUsage, ChildrenWatch
@@ -104,12 +105,21 @@ class NodeSensor:
             number: rank.trace for number, rank in self._ranks.items() if rank.trace is not None
         }
         self._wait_times.measure(traces, time.time())
-        states = [rank.state() for rank in self._ranks.values()]
-        summary = self._summary(
-            [replace(state, waits=self._wait_times.slices(state.rank)) for state in states]
-        )
+        summary = self._summary([self._with_times(rank) for rank in self._ranks.values()])
         latencies = self._latencies.measure(traces, summary.groups, summary.time)
-        return replace(summary, latencies=latencies)
+        return replace(summary, timings=self._wait_times.timings, latencies=latencies)
+
+    def _with_times(self, rank: _RankSensor) -> RankState:
+        """Return the state of ``rank`` with its times in the newest window."""
+        state = rank.state()
+        loader, collector = self._wait_times.host_shares(state.rank)
+        return replace(
+            state,
+            waits=self._wait_times.slices(state.rank),
+            device=rank.device(),
+            loader_share=loader,
+            collector_share=collector,
+        )
 
     def observe_closely(self, *, stacks: bool = True) -> JobSummary:
         """Add recent calls and, with ``stacks``, one stack sample per rank, within a time limit.
@@ -197,6 +207,7 @@ class _RankSensor:
         self._warnings_returned = 0
         self._stderr = stderr_file(worker.pid)
         self._printed: RaisedException | None = None
+        self._device = ""
 
     def _open(self) -> TraceReading | None:
         if self.trace is None and self.worker.trace.exists():
@@ -234,6 +245,12 @@ class _RankSensor:
         """Return the facts in the trace file."""
         facts = self.trace.read_notes().facts if self.trace is not None else []
         return tuple(msgspec.convert(fact, Fact, strict=False) for fact in facts)
+
+    def device(self) -> str:
+        """Return the model of the GPUs of this host; of several models, all."""
+        if not self._device:
+            self._device = gpu_models(fact.text for fact in self.facts())
+        return self._device
 
     def new_warnings(self) -> list[tuple[str, str]]:
         """Return the warnings since the last call."""

@@ -55,6 +55,7 @@ from holdfast.watcher.job_summary import (
     combine_summaries,
     decode_summary,
     encode_summary,
+    mark_node,
     unreachable_node,
 )
 from holdfast.watcher.limit_learning import LimitLearner
@@ -66,7 +67,7 @@ from holdfast.watcher.rules.placeholders import fill_verdict
 from holdfast.watcher.rules.stall import NODE_SILENT_S, StallLimits
 from holdfast.watcher.run_folder import COMMAND, RunCommand
 from holdfast.watcher.stall_detector import DetectorOutcome, StallDetector
-from holdfast.watcher.straggler_watch import StragglerWatch
+from holdfast.watcher.straggler_watch import SlowLinkWatch, StragglerWatch
 
 TICK_S = 0.5
 #: Tick between the two close observations of a silent job.
@@ -92,6 +93,7 @@ class NodeWatcher:
         self._notice = ""
         self._window_s = window_s
         self._stragglers = StragglerWatch(0.0, warns=False)
+        self._links = SlowLinkWatch(0.0)
         self._health = health
         self._job: StartWatching | None = None
         self._node: NodeSensor | None = None
@@ -135,7 +137,7 @@ class NodeWatcher:
             return
         if self._reported_at.get(node) != summary.time:
             self._reported_at[node] = summary.time
-            self._peers[node] = replace(summary, time=time.time())
+            self._peers[node] = mark_node(replace(summary, time=time.time()))
 
     def _set_leader_silence(self, job: StartWatching, silent_s: float) -> None:
         """Note that the leader does not answer: this watcher then judges, without its summary."""
@@ -184,7 +186,11 @@ class NodeWatcher:
         silent_s = time.time() - outcome.table.silent_since
         if not job.leader or silent_s > self._learner.limits.stall_s:
             return  # a rank that hangs is not slow
-        slow = self._stragglers.judge(outcome.table)
+        link = self._links.judge(outcome.table)
+        if link is not None:
+            yield ProgressNote(text=f"{link.message} ({link.code} {link.cause})")
+        health = (*self._health.findings, *outcome.table.health)
+        slow = self._stragglers.judge(outcome.table, health)
         if slow is not None:
             table = self._whole_job(node.observe_closely(stacks=False))
             yield self._report(job, slow, table, hang=False, silent_s=0.0)
@@ -210,6 +216,7 @@ class NodeWatcher:
         ]
         self._node = NodeSensor(workers, job.world_size, self._window_s)
         self._stragglers = StragglerWatch(self._window_s, warns=job.exclude_stragglers)
+        self._links = SlowLinkWatch(self._window_s)
         self._workers = WorkerTree([worker.pid for worker in workers])
         self._health.start()
         with suppress(OSError):  # a full disk must not end the watcher

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,11 @@ class TraceReading:
         name = phase.split(b"\0")[0].decode(errors="replace")
         return StepSlot(number, self.unix(since), counted, name, budget, self.unix(phase_since))
 
+    def host_seconds(self) -> tuple[float, float]:
+        """Return the seconds spent in the data loader and in garbage collection so far."""
+        loader, collector = trace_file.HOST_TIMES_SLOT.unpack_from(self._map, trace_file.HOST_TIMES)
+        return loader / 1e9, collector / 1e9
+
     def table(self) -> np.ndarray[Any, Any]:
         """Return all intact records, oldest first, with the columns of RECORD_DTYPE."""
         return self._records(self._ring["number"] > 0)
@@ -390,7 +396,7 @@ def _store(notes: TraceNotes, kind: str, data: Any) -> None:
     """Store the content of a note in JSON."""
     match kind:
         case TraceNote.MEMBERS:
-            name, ranks = str(data["name"]), tuple(int(rank) for rank in data["ranks"])
+            name, ranks = str(data["name"]), _shared(tuple(int(rank) for rank in data["ranks"]))
             notes.members[name] = ProcessGroupInfo(name, ranks, str(data["description"]))
         case TraceNote.FACTS:
             notes.facts.extend(fact for fact in data if isinstance(fact, dict))
@@ -411,6 +417,12 @@ def _store(notes: TraceNotes, kind: str, data: Any) -> None:
             notes.saved, notes.saved_at = int(data["step"]), float(data["time"])
         case TraceNote.PREEMPTED:
             notes.preempted = int(data["status"])
+
+
+@lru_cache(maxsize=1024)
+def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return one tuple for equal members: those of the ranks of a node are compared often."""
+    return ranks
 
 
 def _source_line(value: Mapping[str, Any]) -> SourceLine | None:

@@ -14,19 +14,12 @@ from typing import Any
 import numpy as np
 
 from holdfast.core import trace_file
-from holdfast.core.rank_table import WaitSlice
+from holdfast.core.rank_table import GroupTiming, WaitSlice
+from holdfast.watcher.call_timings import SYNCHRONIZING, measure_timings
 from holdfast.watcher.trace_reader import TraceReading
 
 #: Slices per window.
 SLICES = 12
-#: Operations that complete on no rank before all ranks have entered.
-_SYNCHRONIZING = np.array(
-    [
-        number
-        for number, name in enumerate(trace_file.OPERATIONS)
-        if name.startswith(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
-    ]
-)
 
 
 class WaitTimes:
@@ -36,6 +29,9 @@ class WaitTimes:
         self._slice_s = window_s / SLICES
         self._measured: int | None = None
         self._slices: dict[int, deque[WaitSlice]] = {}
+        self._host_seconds: dict[int, deque[tuple[float, float, float]]] = {}
+        #: The newest timings of collectives, for the leader.
+        self.timings: tuple[GroupTiming, ...] = ()
 
     def measure(self, traces: Mapping[int, TraceReading], now: float) -> None:
         """Measure the slices that ended since the last call. ``now`` is in Unix seconds."""
@@ -48,20 +44,42 @@ class WaitTimes:
             return
         numbers = range(max(self._measured + 1, ended - SLICES + 1), ended + 1)
         self._measured = ended
+        observed = []
         for rank, trace in traces.items():
             slices = self._slices.setdefault(rank, deque(maxlen=SLICES))
-            slices.extend(measure_slices(trace, numbers, self._slice_s, now))
+            rows = trace.table()
+            slices.extend(measure_slices(trace, numbers, self._slice_s, now, rows))
+            host_seconds = self._host_seconds.setdefault(rank, deque(maxlen=SLICES + 1))
+            host_seconds.append((now, *trace.host_seconds()))
+            observed.append((rank, trace, rows))
+        self.timings = measure_timings(observed, now - SLICES * self._slice_s)
 
     def slices(self, rank: int) -> tuple[WaitSlice, ...]:
         """Return the newest slices of ``rank``, oldest first."""
         return tuple(self._slices.get(rank, ()))
 
+    def host_shares(self, rank: int) -> tuple[float, float]:
+        """Return the fractions of the window in the data loader and in garbage collection."""
+        samples = self._host_seconds.get(rank)
+        if samples is None or len(samples) < 2:
+            return 0.0, 0.0
+        first, last = samples[0], samples[-1]
+        elapsed_s = last[0] - first[0]
+        return (
+            round((last[1] - first[1]) / elapsed_s, 4),
+            round((last[2] - first[2]) / elapsed_s, 4),
+        )
+
 
 def measure_slices(
-    trace: TraceReading, numbers: range, slice_s: float, now: float
+    trace: TraceReading,
+    numbers: range,
+    slice_s: float,
+    now: float,
+    rows: np.ndarray[Any, Any] | None = None,
 ) -> list[WaitSlice]:
     """Return the slices of one rank, without those that its ring lost or that lie in a phase."""
-    rows, step = trace.table(), trace.step()
+    rows, step = trace.table() if rows is None else rows, trace.step()
     if not len(rows):
         return []
     begins = (rows["entered"].astype(np.float64) + trace.header.offset_ns) / 1e9
@@ -71,7 +89,7 @@ def measure_slices(
         (rows["completed"].astype(np.float64) + trace.header.offset_ns) / 1e9,
         now,
     )
-    synchronizing = np.isin(rows["operation"], _SYNCHRONIZING)
+    synchronizing = np.isin(rows["operation"], SYNCHRONIZING)
     uncertain = (rows["flags"] & trace_file.FLAG_NO_COMPLETION) != 0
     point_to_point = np.isin(rows["operation"], trace_file.POINT_TO_POINT)
     slices = []

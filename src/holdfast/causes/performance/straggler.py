@@ -20,9 +20,11 @@ STRAGGLER = Cause(
     "waits for it, and does not report a hang.",
     shows_after="Throughput below the earlier or expected one; no error. All other GPUs show high "
     "utilization, because they wait.",
-    known_misses="A rank that waits for a peer outside the trace files (storage, a lock) shows "
-    "the same symptoms. Pipeline stages are late by design. A straggler that exceeds a timeout is "
-    "watchdog-timeout-straggler.",
+    known_misses="The data loader, garbage collection and throttling are named as reasons where "
+    "they differ from the other ranks; other reasons are not. A GPU of a kind of its own in a job "
+    "with unlike GPUs is not judged. A rank that waits for a peer outside the trace files "
+    "(storage, a lock) shows the same symptoms. Pipeline stages are late by design. A straggler "
+    "that exceeds a timeout is watchdog-timeout-straggler.",
     evidence_sources=(
         EvidenceSource.TRACE,
         EvidenceSource.DUMP,

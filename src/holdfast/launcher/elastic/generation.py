@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -27,12 +27,15 @@ from holdfast.training.store_wait import wait_until
 
 #: Interval in which a node reads the board, in seconds.
 READ_EVERY_S = 0.25
+#: The leader reads the summaries, most of the bytes, less often of many nodes: at least this often,
+#: of as many nodes per second, and at once when a node calls.
+SUMMARIES_EVERY_S, SUMMARIES_PER_S = 1.0, 512
 #: A store that does not respond for this many seconds is lost.
 STORE_TIMEOUT_S = 30
-#: Each node has one text per topic. "call" comes before "summary": a leader that sees the call also
-#: has the summary that was posted before it.
+#: Each node has one text per topic.
 TOPICS = ("call", "summary", "dead", "done", "left")
-#: Topics that all nodes read; the leader reads all topics.
+#: Topics that all nodes read; the leader reads all topics, "call" before "summary": if it sees a
+#: call, it also has the summary that was posted before it.
 _COMMON_TOPICS = ("dead", "done", "left")
 _EMPTY = "-"
 #: With ``--master-port P``, restarts use the ports P + 1 to P + RESTART_PORTS in turn.
@@ -181,6 +184,7 @@ class StatusBoard:
         #: Whether the store stopped responding; each node then decides alone.
         self.lost = False
         self._answered_at = time.monotonic()
+        self._summaries_at = 0.0
         self._thread: threading.Thread | None = None
         if store is not None:
             self._thread = threading.Thread(target=self._run, name="holdfast board", daemon=True)
@@ -238,19 +242,20 @@ class StatusBoard:
         self._thread.join(timeout=2 * READ_EVERY_S)
 
     def _run(self) -> None:
-        topics = TOPICS if self._node == 0 else _COMMON_TOPICS
+        topics = ("call", *_COMMON_TOPICS) if self._node == 0 else _COMMON_TOPICS
         keys = ["order", *(_key(topic, node) for topic in topics for node in range(self._nodes))]
+        summaries = [_key("summary", node) for node in range(self._nodes)]
         try:
             last = False
             while not last:
                 last = self._closed  # exchange once more after closing: "left" must be sent
-                self._exchange(keys)
+                self._exchange(keys, summaries if self._node == 0 else ())
                 self._wake.wait(0 if last else READ_EVERY_S)
                 self._wake.clear()
         except (RuntimeError, ValueError, OSError):  # torch's network errors are RuntimeErrors
             self.lost = True
 
-    def _exchange(self, keys: list[str]) -> None:
+    def _exchange(self, keys: Sequence[str], summaries: Sequence[str]) -> None:
         store: Any = self._store
         with self._lock:
             unsent, self._unsent = self._unsent, {}
@@ -258,7 +263,12 @@ class StatusBoard:
             store.set(key, text)
         if self._proposed is not None and self._order is None:
             store.compare_set("order", _EMPTY, msgspec.json.encode(self._proposed).decode())
-        texts = dict(zip(keys, (text.decode() for text in store.multi_get(keys)), strict=True))
+        texts = self._texts | _read(store, keys)
+        is_called = any(texts[_key("call", node)] != _EMPTY for node in range(len(summaries)))
+        every_s = min(SUMMARIES_EVERY_S, self._nodes / SUMMARIES_PER_S)
+        if summaries and (is_called or time.monotonic() >= self._summaries_at + every_s):
+            self._summaries_at = time.monotonic()
+            texts |= _read(store, summaries)
         if texts["order"] != _EMPTY and self._order is None:
             self._order = msgspec.json.decode(texts["order"], type=Order)
         self._texts, self._answered_at = texts, time.monotonic()
@@ -366,6 +376,10 @@ def join_generation(
 def _tcp_store(address: str, port: int, *, serve: bool) -> TCPStore:
     timeout = timedelta(seconds=STORE_TIMEOUT_S)
     return TCPStore(address, port, is_master=serve, wait_for_workers=False, timeout=timeout)
+
+
+def _read(store: Any, keys: Sequence[str]) -> dict[str, str]:
+    return dict(zip(keys, (text.decode() for text in store.multi_get(keys)), strict=True))
 
 
 def _key(topic: str, node: int) -> str:
