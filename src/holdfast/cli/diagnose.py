@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.language import language_option
+
 if TYPE_CHECKING:
     from holdfast.diagnose.pipeline import DiagnosisResult
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     type=Path,
     help="Only write a reduced form of the flight-recorder dumps, to be combined later.",
 )
+@language_option
 def command(
     *, paths: tuple[str, ...], as_json: bool, html: Path | None, follow: bool, reduce: Path | None
 ) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TextIO
 
+from holdfast.causes.translations import Translate, translator
 from holdfast.core.findings import Cause, Remedy
 from holdfast.report.document import ReportDocument, ReportRow, ReportSection
 from holdfast.report.sheet import draw_document
@@ -32,7 +33,8 @@ _CODE_SPAN = re.compile(r"(`[^`]*`)")
 
 def draw_entry(cause: Cause, about: str, file: TextIO, width: int | None = None) -> None:
     """Print the entry of ``cause``, in colours on a terminal; ``about`` describes its family."""
-    headline = f"{cause.code} {cause.name} ({about})"
+    translate = translator(getattr(file, "encoding", None))
+    headline = f"{cause.code} {cause.name} ({translate(about)})"
     draw_document(
         ReportDocument("", headline, "note", tuple(_spaced(_sections(cause)))), file, width
     )
@@ -42,14 +44,19 @@ def draw_list(
     causes: Sequence[Cause], families: Mapping[str, str], file: TextIO, width: int | None = None
 ) -> None:
     """Print ``causes``: by family on a terminal, otherwise one line for each cause (for grep)."""
+    translate = translator(getattr(file, "encoding", None))
     if not file.isatty():
         longest = max(len(cause.name) for cause in causes)
         file.writelines(
-            f"{cause.code:<8}{cause.name:<{longest}}  {cause.summary}\n" for cause in causes
+            f"{cause.code:<8}{cause.name:<{longest}}  {translate(cause.summary)}\n"
+            for cause in causes
         )
         return
     sections = [
-        ReportSection(family, tuple(_listed(cause) for cause in causes if cause.family == family))
+        ReportSection(
+            family,
+            tuple(_listed(cause, translate) for cause in causes if cause.family == family),
+        )
         for family in families
     ]
     draw_document(
@@ -111,8 +118,8 @@ def _spaced(sections: Iterable[ReportSection]) -> Iterable[ReportSection]:
         yield section
 
 
-def _listed(cause: Cause) -> ReportRow:
-    return ReportRow(f"{cause.name}: {cause.summary}", mark=cause.code)
+def _listed(cause: Cause, translate: Translate) -> ReportRow:
+    return ReportRow(f"{cause.name}: {translate(cause.summary)}", mark=cause.code)
 
 
 # ---- the documentation -------------------------------------------------------------------------
