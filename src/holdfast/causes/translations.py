@@ -54,7 +54,7 @@ def translator(encoding: str | None = None) -> Translate:
         LANGUAGES[language].encode(encoding or "utf-8")
     except (UnicodeError, LookupError):
         language = "en"
-    return str if language == "en" else _translate_to(language)
+    return translate_to(language)
 
 
 def translated_summary(cause: str, translate: Translate) -> str:
@@ -67,7 +67,10 @@ def translated_summary(cause: str, translate: Translate) -> str:
 
 
 @cache
-def _translate_to(language: str) -> Translate:
+def translate_to(language: str) -> Translate:
+    """Return a function that translates known texts into ``language``, and keeps others."""
+    if language == "en":
+        return str
     texts = {
         english: text
         for entry in translations(language).values()
