@@ -20,13 +20,16 @@ collect_ignore = ["faults/lint_cases", "faults/natural", "faults/specimens", "go
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Restore Ctrl-C, allow cached bytecode, and isolate the tests from the user's caches."""
+    """Restore Ctrl-C, allow cached bytecode, and isolate the tests from the user's caches and language."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # ignored in background jobs of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Otherwise each process that a test starts compiles holdfast again (0.7 s of CPU time), and
     # each test worker all tests (15 s).
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for variable in ("HOLDFAST_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):  # tests expect English
+        if os.environ.get(variable, "").startswith("zh"):
+            del os.environ[variable]
     hypothesis_profiles.load()
     folder = Path(config.rootpath, ".pytest_cache", "holdfast")
     _isolate_cache(folder)

@@ -1,7 +1,7 @@
 """List banned words: ``python tests/language.py`` exits with 1 if there are any (``make lint``).
 
 Scans module-level names, parameters, fields, docstrings and string literals of ``src/holdfast``,
-and the pages under ``docs``. ``tests/language_allowlist.txt`` excuses words per file: ``path: word:
+and the English pages under ``docs``. ``tests/language_allowlist.txt`` excuses words per file: ``path: word:
 reason``.
 """
 
@@ -129,7 +129,8 @@ def occurrences() -> Iterator[Occurrence]:
     """Yield every occurrence that the allow-list does not excuse."""
     allowed = read_allowlist()
     files = [(path, scan_source) for path in sorted(SOURCES.rglob("*.py"))]
-    files += [(path, scan_page) for path in sorted((ROOT / "docs").rglob("*.md"))]
+    pages = (path for path in (ROOT / "docs").rglob("*.md") if not path.name.endswith(".zh.md"))
+    files += [(path, scan_page) for path in sorted(pages)]
     for path, scan in files:
         shown = path.relative_to(ROOT).as_posix()
         in_package = scan is scan_source and path.parent != SOURCES

@@ -17,6 +17,7 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.command_table import Table, TableGroup
+from holdfast.cli.language import language_option
 from holdfast.core.errors import HoldfastError, InternalError, MissingExtra, UsageError, WorldError
 
 INTERRUPTED = 130
@@ -95,6 +96,7 @@ COMMANDS: Table = {
     cls=TableGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+@language_option
 def root() -> None:
     """Keep distributed PyTorch training running, and find out why it stops."""
 

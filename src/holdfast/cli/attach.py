@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.language import language_option
+
 
 @click.command()
 @click.option(
@@ -34,6 +36,7 @@ import click
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 @click.option("--html", metavar="FILE", type=Path, help="Write an HTML report.")
+@language_option
 def command(
     *,
     pids: tuple[int, ...],

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast.cli import check_hosts, connect
+from holdfast.cli.language import language_option
 
 
 @click.command()
@@ -30,6 +31,7 @@ from holdfast.cli import check_hosts, connect
 @connect.options
 @check_hosts.options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+@language_option
 def command(
     *,
     names: tuple[str, ...],

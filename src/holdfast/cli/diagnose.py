@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.language import language_option
+
 if TYPE_CHECKING:
     from holdfast.diagnose.pipeline import DiagnosisResult
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--guided", is_flag=True, help="Ask what you see, and run the commands that find the cause."
 )
+@language_option
 def command(
     *,
     paths: tuple[str, ...],

@@ -7,11 +7,14 @@ import sys
 
 import click
 
+from holdfast.cli.language import language_option
+
 
 @click.command()
 @click.argument("name", metavar="CODE|NAME|RULE|VARIABLE", required=False)
 @click.option("--list", "list_all", is_flag=True, help="List all causes by family.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+@language_option
 def command(*, name: str | None, list_all: bool, as_json: bool) -> None:
     """Explain a cause of failure (SYNC002 or rank-missing-collective), a lint rule or a variable.
 

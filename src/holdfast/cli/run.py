@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.language import LANGUAGES
 from holdfast.cli.torchrun_options import TORCHRUN_OPTIONS, leading_options, torchrun_flags
 from holdfast.core import settings
 from holdfast.core.errors import InvalidValue, UnknownName, UsageError
@@ -56,6 +57,20 @@ class _PresetAction(argparse.Action):
         if value == "help":
             _print_presets()
             parser.exit()
+        setattr(namespace, self.dest, value)
+
+
+class _LanguageAction(argparse.Action):
+    """Chooses the language for this process and the watcher."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
+        namespace: argparse.Namespace,
+        value: Any,
+        _: Any = None,
+    ) -> None:
+        settings.set_variable("HOLDFAST_LANG", value)
         setattr(namespace, self.dest, value)
 
 
@@ -130,6 +145,13 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         default=[],
     ),
     "--alert-test": _flag("Send a test alert to every receiver of --alert, and exit; no script."),
+    "--lang": _option(
+        "LANG",
+        "Language of cause summaries, remedies and labels, en or zh (default: $HOLDFAST_LANG, or "
+        "your locale's).",
+        action=_LanguageAction,
+        choices=LANGUAGES,
+    ),
     "--json-report": _option("FILE", "Write the verdict as JSON at the end.", type=Path),
     "--run-dir": _option("DIR", "Parent folder of the run's folder (default: holdfast-runs)."),
     "--history": _option(

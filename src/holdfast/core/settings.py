@@ -124,6 +124,11 @@ def apply_environment(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
+def set_variable(name: str, value: str) -> None:
+    """Set a variable of the table in this process, for the processes that it starts too."""
+    os.environ[_find_row(name).name] = value
+
+
 def read_setting(
     name: str,
     *,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TextIO
 
+from holdfast.causes.translations import LANGUAGES, Translate, translate_to, translator
 from holdfast.core.findings import Cause, Remedy
 from holdfast.report.document import ReportDocument, ReportRow, ReportSection
 from holdfast.report.sheet import draw_document
@@ -25,6 +26,9 @@ HEADINGS: Mapping[str, str] = {
 #: The same for the narrow label column of a terminal.
 _LABELS = ("what happens", "warnings", "symptoms", "in the logs", "blind spots")
 _MOST_EXAMPLES = 3
+_INDEX_HEAD = """Every kind of failure that holdfast can name: what happens, warning signs, live
+symptoms, what the logs contain, known blind spots, and what to do. `holdfast explain CODE` prints
+one."""
 SIMILAR = "The same lines may also be printed in the case of"
 _ISSUE = re.compile(r"^([\w.-]+/[\w.-]+)#(\d+)$")
 _CODE_SPAN = re.compile(r"(`[^`]*`)")
@@ -32,7 +36,8 @@ _CODE_SPAN = re.compile(r"(`[^`]*`)")
 
 def draw_entry(cause: Cause, about: str, file: TextIO, width: int | None = None) -> None:
     """Print the entry of ``cause``, in colours on a terminal; ``about`` describes its family."""
-    headline = f"{cause.code} {cause.name} ({about})"
+    translate = translator(getattr(file, "encoding", None))
+    headline = f"{cause.code} {cause.name} ({translate(about)})"
     draw_document(
         ReportDocument("", headline, "note", tuple(_spaced(_sections(cause)))), file, width
     )
@@ -42,14 +47,19 @@ def draw_list(
     causes: Sequence[Cause], families: Mapping[str, str], file: TextIO, width: int | None = None
 ) -> None:
     """Print ``causes``: by family on a terminal, otherwise one line for each cause (for grep)."""
+    translate = translator(getattr(file, "encoding", None))
     if not file.isatty():
         longest = max(len(cause.name) for cause in causes)
         file.writelines(
-            f"{cause.code:<8}{cause.name:<{longest}}  {cause.summary}\n" for cause in causes
+            f"{cause.code:<8}{cause.name:<{longest}}  {translate(cause.summary)}\n"
+            for cause in causes
         )
         return
     sections = [
-        ReportSection(family, tuple(_listed(cause) for cause in causes if cause.family == family))
+        ReportSection(
+            family,
+            tuple(_listed(cause, translate) for cause in causes if cause.family == family),
+        )
         for family in families
     ]
     draw_document(
@@ -64,12 +74,17 @@ def pages(
 ) -> dict[str, Callable[[], str]]:
     """Return the writers of the Markdown pages by file name: ``index.md`` and one for each cause.
 
-    Each page begins with its title and ``note``.
+    Each page begins with its title and ``note``. Translated pages are named ``index.zh.md``.
     """
-    writers: dict[str, Callable[[], str]] = {"index.md": partial(_index, causes, families, note)}
+    writers: dict[str, Callable[[], str]] = {}
     names = frozenset(cause.name for cause in causes)
-    for cause in causes:
-        writers[f"{cause.name}.md"] = partial(_page, cause, families[cause.family], names, note)
+    for language in LANGUAGES:
+        end = ".md" if language == "en" else f".{language}.md"
+        translate = translate_to(language)
+        writers[f"index{end}"] = partial(_index, causes, families, note, translate)
+        for cause in causes:
+            about = families[cause.family]
+            writers[f"{cause.name}{end}"] = partial(_page, cause, about, names, note, translate)
     return writers
 
 
@@ -111,26 +126,22 @@ def _spaced(sections: Iterable[ReportSection]) -> Iterable[ReportSection]:
         yield section
 
 
-def _listed(cause: Cause) -> ReportRow:
-    return ReportRow(f"{cause.name}: {cause.summary}", mark=cause.code)
+def _listed(cause: Cause, translate: Translate) -> ReportRow:
+    return ReportRow(f"{cause.name}: {translate(cause.summary)}", mark=cause.code)
 
 
 # ---- the documentation -------------------------------------------------------------------------
 
 
-def _index(causes: Sequence[Cause], families: Mapping[str, str], note: str) -> str:
-    parts = [
-        "# Causes of failure\n",
-        note,
-        "Every kind of failure that holdfast can name: what happens, warning signs, live symptoms,",
-        "what the logs contain, known blind spots, and what to do.",
-        "`holdfast explain CODE` prints one.\n",
-    ]
+def _index(
+    causes: Sequence[Cause], families: Mapping[str, str], note: str, translate: Translate
+) -> str:
+    parts = [f"# {translate('Causes of failure')}\n", note, f"{translate(_INDEX_HEAD)}\n"]
     for family, about in families.items():
-        rows = [_index_row(cause) for cause in causes if cause.family == family]
+        rows = [_index_row(cause, translate) for cause in causes if cause.family == family]
         parts += [
-            f"## {family}: {about}\n",
-            "| code | name | in short |",
+            f"## {family}: {translate(about)}\n",
+            f"| {' | '.join(translate(heading) for heading in ('code', 'name', 'in short'))} |",
             "| --- | --- | --- |",
             *rows,
             "",
@@ -138,32 +149,39 @@ def _index(causes: Sequence[Cause], families: Mapping[str, str], note: str) -> s
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _index_row(cause: Cause) -> str:
-    return (
-        f"| {cause.code} | [{cause.name}]({cause.name}.md) | {_prose(cause.summary, frozenset())} |"
-    )
+def _index_row(cause: Cause, translate: Translate) -> str:
+    summary = _prose(translate(cause.summary), frozenset())
+    return f"| {cause.code} | [{cause.name}]({cause.name}.md) | {summary} |"
 
 
-def _page(cause: Cause, about: str, names: frozenset[str], note: str) -> str:
+def _page(cause: Cause, about: str, names: frozenset[str], note: str, translate: Translate) -> str:
     others = names - {cause.name}
     parts = [
-        f"# {cause.code}: {_prose(cause.summary.rstrip('.'), frozenset())}\n",
+        f"# {cause.code}: {_prose(translate(cause.summary).rstrip('.。'), frozenset())}\n",
         note,
-        f"`{cause.name}` · [{about}](index.md)\n",
-        f"Shown by: {', '.join(cause.evidence_sources)}.\n",
+        f"`{cause.name}` · [{translate(about)}](index.md)\n",
+        f"{translate('Shown by')}: {', '.join(cause.evidence_sources)}.\n",
     ]
     for field, heading in HEADINGS.items():
-        parts += [f"## {heading}\n", _prose(getattr(cause, field), others) + "\n"]
+        parts += [
+            f"## {translate(heading)}\n",
+            _prose(translate(getattr(cause, field)), others) + "\n",
+        ]
         if field == "shows_after" and (lines := _example_lines(cause)):
-            parts += ["Example lines:\n", "```text", *lines, "```\n"]
+            parts += [f"{translate('Example lines')}:\n", "```text", *lines, "```\n"]
         if field == "shows_after" and cause.alternatives:
-            parts.append(_prose(f"{SIMILAR}: {', '.join(cause.alternatives)}.", others) + "\n")
+            similar = f"{translate(SIMILAR)}: {', '.join(cause.alternatives)}."
+            parts.append(_prose(similar, others) + "\n")
     parts += [
-        "## What to do\n",
-        *(_remedy(number, remedy, others) for number, remedy in enumerate(cause.remedies, 1)),
+        f"## {translate('What to do')}\n",
+        *(
+            _remedy(number, remedy, others, translate)
+            for number, remedy in enumerate(cause.remedies, 1)
+        ),
     ]
     if cause.sources:
-        parts += ["## Sources\n", *(f"- {_source(source)}" for source in cause.sources)]
+        sources = (f"- {_source(source)}" for source in cause.sources)
+        parts += [f"## {translate('Sources')}\n", *sources]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -174,11 +192,11 @@ def _example_lines(cause: Cause) -> list[str]:
     return list(dict.fromkeys(lines))[:_MOST_EXAMPLES]
 
 
-def _remedy(number: int, remedy: Remedy, names: frozenset[str]) -> str:
-    text = f"{number}. {_prose(remedy.text, names)}\n\n"
+def _remedy(number: int, remedy: Remedy, names: frozenset[str], translate: Translate) -> str:
+    text = f"{number}. {_prose(translate(remedy.text), names)}\n\n"
     if remedy.command:
         text += f"    ```sh\n    {remedy.command}\n    ```\n\n"
-    return text + f"    Risk: **{remedy.safety.risk}**\n"
+    return text + f"    {translate('Risk')}: **{translate(remedy.safety.risk)}**\n"
 
 
 def _source(source: str) -> str:

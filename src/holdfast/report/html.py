@@ -16,6 +16,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from holdfast.causes.translations import translator
 from holdfast.core.findings import Fact, Level, Verdict
 from holdfast.core.rank_sets import compress_ranks, describe_ranks, fold_findings, rank_label
 from holdfast.core.text import (
@@ -172,6 +173,7 @@ def template_environment() -> Environment:
         short_place=short_place,
         plural=pluralize,
         subject=describe_subject,
+        translated=_translated,
     )
     return environment
 
@@ -181,6 +183,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return escape_invisible(value)
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
+
+
+def _translated(text: str) -> str:
+    return translator()(text)
 
 
 @cache

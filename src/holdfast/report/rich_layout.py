@@ -9,12 +9,14 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.causes.translations import Translate, translator
 from holdfast.core.text import encodable, escape_invisible
 from holdfast.report.document import ReportDocument, ReportRow, ReportSection
 
@@ -59,9 +61,13 @@ def draw_lines(lines: Iterable[Sequence[tuple[str, str]]], file: TextIO) -> None
     )
     styled = not target.no_color and target.color_system is not None
     encoding = getattr(file, "encoding", None) or "utf-8"
+    translate = translator(encoding)
     for line in lines:
         text = Text.assemble(
-            *((encodable(part, encoding), style if styled else "") for part, style in line)
+            *(
+                (encodable(translate(part), encoding), style if styled else "")
+                for part, style in line
+            )
         )
         target.print(text)
 
@@ -82,17 +88,21 @@ def draw_document(document: ReportDocument, file: TextIO, width: int | None = No
         emoji=False,
         legacy_windows=False,
     )
-    _print_document(document, console, styled=styled)
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    _print_document(document, console, translator(encoding), styled=styled)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # the StringIO above
     blank = "\n" if document.sections and not document.framed else ""
     text = "\n".join(line.rstrip() for line in lines) + "\n" + blank
-    file.write(encodable(text, getattr(file, "encoding", None) or "utf-8"))
+    file.write(encodable(text, encoding))
     file.flush()
 
 
-def _print_document(document: ReportDocument, console: Console, *, styled: bool) -> None:
+def _print_document(
+    document: ReportDocument, console: Console, translate: Translate, *, styled: bool
+) -> None:
     colour = TONES[document.tone]
-    headline = _headline_grid(document, f"bold {colour}" if colour != "none" else "bold")
+    style = f"bold {colour}" if colour != "none" else "bold"
+    headline = _headline_grid(document.symbol, translate(document.headline), style)
     if styled and document.framed:
         console.print(
             Panel(
@@ -104,54 +114,52 @@ def _print_document(document: ReportDocument, console: Console, *, styled: bool)
     if document.sections and document.framed:
         console.print()
     for section in document.sections:
-        _print_section(section, console)
+        _print_section(section, console, translate)
 
 
-def _headline_grid(document: ReportDocument, style: str) -> Table:
+def _headline_grid(symbol: str, headline: str, style: str) -> Table:
     """Return symbol and sentence side by side, so that wrapped lines are indented."""
     grid = Table.grid(padding=(0, 1, 0, 0))
-    headline = Text(escape_invisible(document.headline), style=style)
-    if document.symbol:
-        grid.add_row(Text(document.symbol, style=style), headline)
-    else:
-        grid.add_row(headline)
+    cells = [symbol] if symbol else []
+    grid.add_row(*(Text(text, style=style) for text in (*cells, escape_invisible(headline))))
     return grid
 
 
-def _print_section(section: ReportSection, console: Console) -> None:
-    marks = min(MARK_COLUMNS, max(len(escape_invisible(row.mark)) for row in section.rows))
+def _print_section(section: ReportSection, console: Console, translate: Translate) -> None:
+    marks = min(MARK_COLUMNS, max(cell_len(escape_invisible(row.mark)) for row in section.rows))
+    first = Text(translate(section.label), style=LABELS.get(section.label, "dim"))
     for index, row in enumerate(section.rows):
-        label = section.label if index == 0 else ""
+        label = Text() if index else first
         if row.style in {"command", "path"}:
             _print_unwrapped(row, label, marks, console)
         else:
-            console.print(_row_grid(row, label, marks))
+            console.print(_row_grid(row, label, marks, translate))
 
 
-def _row_grid(row: ReportRow, label: str, marks: int) -> Table:
+def _row_grid(row: ReportRow, label: Text, marks: int, translate: Translate) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=LABEL_COLUMNS, justify="right")
-    cells = [Text(label, style=LABELS.get(label, "dim"))]
+    cells = [label]
     if marks:
         grid.add_column(width=marks)
         cells.append(Text(escape_invisible(row.mark), style="bold"))
     grid.add_column(overflow="fold")
-    grid.add_row(*cells, _row_text(row))
+    grid.add_row(*cells, _row_text(row, translate))
     return grid
 
 
-def _row_text(row: ReportRow) -> Text:
-    text = _highlighted(row.text, STYLES[row.style])
+def _row_text(row: ReportRow, translate: Translate) -> Text:
+    text = _highlighted(translate(row.text), STYLES[row.style])
     for piece, style in row.pieces:
         text.append(escape_invisible(piece), style=style)
     if row.aside:
-        text.append(f" ({escape_invisible(row.aside)})", style="dim")
+        text.append(f" ({escape_invisible(translate(row.aside))})", style="dim")
     return text
 
 
-def _print_unwrapped(row: ReportRow, label: str, marks: int, console: Console) -> None:
+def _print_unwrapped(row: ReportRow, label: Text, marks: int, console: Console) -> None:
     """Print a command or path without wrapping, so that it can be copied."""
-    text = Text(label.rjust(LABEL_COLUMNS), style=LABELS.get(label, "dim"))
+    text = Text(" " * (LABEL_COLUMNS - label.cell_len)).append_text(label)
     text.append("  " + " " * (marks + 2 if marks else 0))
     if row.style == "command":
         text.append("$ ", style="dim")

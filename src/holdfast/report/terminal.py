@@ -12,6 +12,7 @@ from typing import TextIO
 
 import msgspec
 
+from holdfast.causes.translations import Translate, translated_summary, translator
 from holdfast.core.findings import Fact, Finding, Level, Remedy, Verdict
 from holdfast.core.rank_sets import (
     FoldedFinding,
@@ -53,10 +54,13 @@ def render_verdict(  # noqa: PLR0913 - keyword-only options of one output
     doing, ``width`` the number of columns (default: the terminal's, 80 without a terminal, at most
     120). ``inconclusive``: a missing root does not mean that nothing failed. ``warning_headline``:
     the headline if there are suspects but no root, for questions whose suspects are only warnings.
+    Labels, remedies and the summary of the cause are in the chosen language (``--lang``).
     Colours are used only on a terminal and not if NO_COLOR is set; symbols that the encoding lacks
     become ASCII.
     """
-    document = _verdict_document(verdict, groups, elapsed_s)
+    file = file or sys.stderr
+    translate = translator(getattr(file, "encoding", None))
+    document = _verdict_document(verdict, groups, elapsed_s, translate)
     if inconclusive and verdict.root is None and not verdict.suspects:
         document = msgspec.structs.replace(
             document, symbol=MARKS[Level.UNKNOWN], headline=INCONCLUSIVE, tone="unknown"
@@ -67,7 +71,8 @@ def render_verdict(  # noqa: PLR0913 - keyword-only options of one output
         )
     footer = [_section("action", [ReportRow(action, style="strong")])] if action else []
     footer += [_section("report", [ReportRow(html, style="path")])] if html else []
-    _draw(msgspec.structs.replace(document, sections=(*document.sections, *footer)), file, width)
+    document = msgspec.structs.replace(document, sections=(*document.sections, *footer))
+    draw_document(document, file, width)
 
 
 def render_stacks(
@@ -77,17 +82,16 @@ def render_stacks(
     section = _section("stacks", _cut(tree_rows(trees), MAX_BRANCHES))
     if section.rows:
         headline = "merged stacks of all ranks, outermost frame first"
-        _draw(ReportDocument("", headline, "plain", (section,), framed=False), file, width)
-
-
-def _draw(document: ReportDocument, file: TextIO | None, width: int | None) -> None:
-    draw_document(document, file or sys.stderr, width)
+        document = ReportDocument("", headline, "plain", (section,), framed=False)
+        draw_document(document, file or sys.stderr, width)
 
 
 def _verdict_document(
-    verdict: Verdict, groups: Sequence[RankGroup], elapsed_s: float | None
+    verdict: Verdict, groups: Sequence[RankGroup], elapsed_s: float | None, translate: Translate
 ) -> ReportDocument:
-    sections = tuple(section for section in _sections(verdict, groups, elapsed_s) if section.rows)
+    sections = tuple(
+        section for section in _sections(verdict, groups, elapsed_s, translate) if section.rows
+    )
     if verdict.root is not None:
         level = verdict.root.level
         return ReportDocument(MARKS[level], one_line(verdict.root.message), str(level), sections)
@@ -104,12 +108,14 @@ def _verdict_document(
 
 
 def _sections(
-    verdict: Verdict, groups: Sequence[RankGroup], elapsed_s: float | None
+    verdict: Verdict, groups: Sequence[RankGroup], elapsed_s: float | None, translate: Translate
 ) -> Iterable[ReportSection]:
     if verdict.root is None:
         yield _section("question", [ReportRow(verdict.question)] if verdict.question else [])
     else:
-        yield _section("cause", [ReportRow(_cause(verdict.root, elapsed_s), style="strong")])
+        summary = translated_summary(verdict.root.cause, translate)
+        named = ReportRow(_cause(verdict.root, elapsed_s), style="strong")
+        yield _section("cause", [named, *([ReportRow(summary)] if summary else [])])
     yield _section("ranks", _cut([_group_row(group) for group in groups]))
     yield _list(
         "consequences", [ReportRow(fold.sentence) for fold in fold_findings(verdict.consequences)]

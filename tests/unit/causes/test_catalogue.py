@@ -17,6 +17,7 @@ from holdfast.causes.environment.fd_limit import FD_LIMIT
 from holdfast.causes.new_cause import NAMES_OF_FIXES, PLACEHOLDER
 from holdfast.causes.performance.straggler import STRAGGLER
 from holdfast.causes.sync.rank_missing_collective import RANK_MISSING_COLLECTIVE
+from holdfast.causes.translations import LANGUAGES
 from holdfast.core.errors import InternalError, UnknownName
 from holdfast.core.findings import Cause, Remedy, Safety
 from holdfast.report.catalogue import HEADINGS
@@ -295,7 +296,7 @@ def test_the_pages_match_the_catalogue():
         f"causes/{page.name}": page.read_text() for page in (ROOT / "docs/causes").glob("*.md")
     }
     assert found == expected, "run: python docs/generate.py (and delete pages of removed causes)"
-    assert len(expected) == len(all_causes()) + 1
+    assert len(expected) == len(LANGUAGES) * (len(all_causes()) + 1)
 
 
 def test_the_glossary_defines_the_terms_of_findings():
