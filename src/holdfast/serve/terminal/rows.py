@@ -219,8 +219,7 @@ def group_lines(state: LiveState, limit: int = 6) -> list[str]:
         behind = f", not entered by {pluralize(group.behind, 'rank')}" if group.behind else ""
         size = pluralize(group.size, "rank")
         lines.append(f"{group.name} ({group.backend or '?'}, {size}): #{group.entered}{behind}")
-    hidden = len(state.groups) - limit
-    lines += [f"and {hidden} more groups"] if hidden > 0 else []
+    lines += ["and more groups"] if len(state.groups) > limit else []
     return [escape_invisible(line) for line in lines]
 
 
