@@ -119,7 +119,7 @@ def build_live_state(
         nodes=_nodes(table, nodes.numbers, columns["node"]),
         lives=LIVES,
         phases=tuple(phases.numbers),
-        calls=tuple(_live_call(first_entered[key]) for key in calls.numbers),
+        calls=tuple(_live_call(first_entered[key], table.groups) for key in calls.numbers),
         waits=waits,
         groups=groups,
         latencies=merge_latencies(table.latencies)[:MAX_LATENCIES],
@@ -137,9 +137,10 @@ def _key(call: RecordedCall) -> _CallKey:
     return call.group, call.sequence, call.name
 
 
-def _live_call(call: RecordedCall) -> LiveCall:
-    site = str(call.site) if call.site else ""
-    return LiveCall(call.group, call.sequence, call.name, shorten(site, MAX_TEXT), call.entered)
+def _live_call(call: RecordedCall, groups: Mapping[str, ProcessGroupInfo]) -> LiveCall:
+    site = shorten(str(call.site), MAX_TEXT) if call.site else ""
+    group = group_label(call.group, groups.get(call.group))
+    return LiveCall(group, call.sequence, call.name, site, call.entered)
 
 
 def _waits(

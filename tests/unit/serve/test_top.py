@@ -38,7 +38,7 @@ def test_thousands_of_ranks_are_folded_into_what_differs():
     (stuck,) = [row for row in found if 7 in row.ranks]
     assert stuck.ranks == (7,)
     assert stuck.state == "computing, awaited by 16,383 ranks"
-    assert "all_reduce #22 of 0, waits for 7" in {row.state for row in found}
+    assert "all_reduce #22 of default_pg, waits for 7" in {row.state for row in found}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_every_order_sorts_all_rows_and_reverses(sort):
 def test_waits_groups_and_findings_are_lines():
     lines = rows.group_lines(state(16, stuck=2))
     assert lines[:2] == [
-        "0-1,3-15 wait for 2 in all_reduce #22 of 0 for 4.0 s at /job/train.py:41 in train",
+        "0-1,3-15 wait for 2 in all_reduce #22 of default_pg for 4.0 s at /job/train.py:41 in train",
         "default_pg (nccl, 16 ranks): #22, not entered by 1 rank",
     ]
     assert rows.finding_lines(state(16)) == [

@@ -32,7 +32,7 @@ def test_the_columns_hold_each_rank_and_who_waits_for_whom():
     assert state.phases[ranks.phase[5]] == "evaluation"
     assert ranks.call[2] == NONE
     call = state.calls[ranks.call[3]]
-    assert (call.group, call.sequence, call.operation) == ("0", 22, "all_reduce")
+    assert (call.group, call.sequence, call.operation) == ("default_pg", 22, "all_reduce")
     wait = state.waits[ranks.wait[3]]
     assert (wait.waiters, wait.awaited) == ("0-1,3-15", "2")
     assert ranks.gpu[:9] == [0, 1, 2, 3, 4, 5, 6, 7, 0]
