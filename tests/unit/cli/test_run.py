@@ -63,6 +63,7 @@ REFUSED = {
         "0 to 1",
     ),
     ("--json-report", ".", "train.py"): ("cannot be written",),
+    ("--lang", "fr", "train.py"): ("--lang", "'fr'", "'zh'"),
     ("--prefix", "allways", "train.py"): ("allways", "did you mean always"),
     ("-",): ("cannot open -", "save it to a file"),
     ("/dev/null",): ("/dev/null", "not a file"),
@@ -92,6 +93,14 @@ def test_an_invalid_variable_is_rejected(run, monkeypatch):
     assert status == 2
     assert "HOLDFAST_STALL_S" in err
     assert "'soon'" in err
+
+
+def test_the_language_is_chosen_for_the_job_and_its_watcher(monkeypatch):
+    from holdfast.launcher.elastic.command_line import parse_run_options
+
+    monkeypatch.setenv("HOLDFAST_LANG", "en")
+    parse_run_options(["--lang", "zh", "train.py", "--lang", "en"], OPTIONS)
+    assert settings.current_environment()["HOLDFAST_LANG"] == "zh"
 
 
 def test_help_lists_the_options_and_mentions_those_of_torchrun(run):
