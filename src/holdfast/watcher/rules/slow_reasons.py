@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from holdfast.causes.gpu.gpu_throttled import GPU_THROTTLED
+from holdfast.causes import by_name
 from holdfast.core.findings import Fact, Finding
 from holdfast.core.rank_table import RankState
+from holdfast.core.treatments import Treatment
 
 #: Minimum difference from the median of all ranks, a fraction of time.
 MIN_MORE = 0.1
@@ -39,6 +40,8 @@ def reasons_of(
     facts += (
         Fact(text=finding.message, origin=f"health of {slow.host}", host=slow.host)
         for finding in health
-        if finding.cause == GPU_THROTTLED.name and slow.host and finding.subject.host == slow.host
+        if slow.host
+        and finding.subject.host == slow.host
+        and by_name(finding.cause).treatment is Treatment.SLOW_HOST
     )
     return tuple(dict.fromkeys(facts))
