@@ -282,6 +282,18 @@ def test_the_bundles_of_two_hosts_make_one(tmp_path):
         assert f"{folder}/system/facts.json" in members
 
 
+def test_the_kernel_messages_of_a_machine_without_the_run_are_left_out(tmp_path):
+    run = tmp_path / "20260101-000000-abcd"
+    run.mkdir()
+    (run / "run.json").write_text('{"begun": 0}')
+    (run / "ledger.jsonl").write_text('{"event": "begun", "host": "gpu-7"}\nbroken\n')
+    status, _, stderr = report(tmp_path, str(run), "--output", "b.tar.gz")
+    assert status == 0, stderr
+    members = read_members(tmp_path / "b.tar.gz")
+    assert "system/kernel.log" not in members
+    assert b"the run was on gpu-7, not on this machine" in members["manifest.json"]
+
+
 def test_without_a_run_the_machine_is_described(tmp_path):
     status, _, err = report(tmp_path, "-o", "r.tar.gz")
     assert status == 0

@@ -21,7 +21,7 @@ import tarfile
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from holdfast.diagnose.bundle.evidence_files import (
     earliest_evidence_time,
     find_sources,
     open_source,
+    recorded_hosts,
 )
 from holdfast.diagnose.bundle.redact_records import redact_data
 from holdfast.diagnose.bundle.redacted_copy import redact_source, write_verified
@@ -122,7 +123,8 @@ def create_bundle(
             writer = _BundleWriter(Path(folder), new_redactor, on_progress)
             excluded = {output.absolute(), Path(folder).absolute()}
             writer.add_sources(find_sources(sources, excluded))
-            writer.add_machine(environ, earliest_evidence_time(sources))
+            writer.add_machine(environ)
+            writer.add_kernel_messages(earliest_evidence_time(sources), recorded_hosts(sources))
             return writer.write(output)
     except OSError as error:
         why = os_error_reason(error)
@@ -177,8 +179,8 @@ class _BundleWriter:
         except OSError as error:
             self._omit(source.name, os_error_reason(error))
 
-    def add_machine(self, environ: Mapping[str, str], since: float | None) -> None:
-        """Add the facts about this machine and its kernel messages ``since`` the evidence began.
+    def add_machine(self, environ: Mapping[str, str]) -> None:
+        """Add the facts about this machine.
 
         Facts and program output are JSON, which ``diagnose`` does not read as a job's log.
         """
@@ -200,6 +202,17 @@ class _BundleWriter:
             else:
                 outputs[name] = output.decode(errors="replace").splitlines()
         self._add_json("programs.json", outputs)
+
+    def add_kernel_messages(self, since: float | None, hosts: Collection[str]) -> None:
+        """Add this machine's kernel messages ``since`` the evidence began, if the run was on it.
+
+        ``hosts`` are those of the run, empty if unknown: what the kernel of another machine killed
+        did not end the job.
+        """
+        if hosts and os.uname().nodename not in hosts:
+            named = ", ".join(sorted(hosts)[:3])
+            self._omit("system/kernel.log", f"the run was on {named}, not on this machine")
+            return
         messages = machine_report.kernel_messages(since)
         if isinstance(messages, Unknown):
             self._omit("system/kernel.log", messages.why)

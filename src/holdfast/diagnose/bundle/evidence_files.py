@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -31,6 +32,7 @@ MAX_FILES = 20_000
 #: Range in which the end of a line is searched when a text file is cut.
 _LINE_SEARCH_BYTES = 1 << 20
 _DAY_S = 86_400.0
+_MAX_LEDGER_LINES = 20_000
 _RECORD_KINDS = (EvidenceKind.TRACE, EvidenceKind.DUMP)
 _DOCUMENT_KINDS = (EvidenceKind.REPORT, EvidenceKind.STACKS, EvidenceKind.HISTORY)
 _SNAPSHOT_WHY = "GPU memory snapshots are not scanned for secrets; the verdict has their content"
@@ -270,3 +272,18 @@ def _begin_time(path: Path) -> float:
     ):
         return float(msgspec.json.decode((path / "run.json").read_bytes())["begun"])
     return path.stat().st_mtime - _DAY_S
+
+
+def recorded_hosts(paths: Iterable[Path]) -> frozenset[str]:
+    """Return the hosts that the ledgers of the runs in ``paths`` name; none without a ledger."""
+    hosts: set[str] = set()
+    for path in paths:
+        with suppress(OSError), (path / "ledger.jsonl").open("rb") as ledger:
+            for line in islice(ledger, _MAX_LEDGER_LINES):
+                with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    hosts.add(msgspec.json.decode(line, type=_OnHost).host)
+    return frozenset(hosts - {""})
+
+
+class _OnHost(msgspec.Struct):
+    host: str = ""
