@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from pathlib import Path
 
@@ -27,6 +28,10 @@ def test_garbage_collection_is_measured(trace: TraceWriter) -> None:
         began = time.monotonic()
         gc.collect()
         took_s = time.monotonic() - began
+        if (child := os.fork()) == 0:
+            gc.collect()
+            os._exit(0)
+        os.waitpid(child, 0)
     finally:
         gc.callbacks[:] = callbacks
     loader_s, collector_s = TraceReading(trace.path).host_seconds()
