@@ -175,7 +175,7 @@ def _merge_silent(rows: Sequence[Mapping[int, WaitSlice]]) -> list[dict[int, flo
     for end, row in enumerate(rows, 1):
         if end == len(rows) or max(slice_.calls for slice_ in row.values()) > 0:
             run = rows[begin:end]
-            merged.append({rank: fmean(each[rank].waited for each in run) for rank in row})
+            merged.append({rank: sum(each[rank].waited for each in run) / len(run) for rank in row})
             begin = end
     return merged
 
