@@ -42,7 +42,7 @@ from holdfast.watcher.job_summary import JobSummary, decode_summary, encode_summ
 from holdfast.watcher.limit_learning import LimitLearner
 from holdfast.watcher.process import TICK_S, NodeWatcher
 from holdfast.watcher.rules.stall import StallLimits
-from holdfast.watcher.wait_times import SLICES
+from holdfast.watcher.wait_times import SLICES, WaitTimes
 
 RANKS = (64, 512, 4096, 16_384)
 WINDOW_S, MEASURED_S, STALL_S = 60.0, 12.0, 5.0
@@ -235,8 +235,10 @@ def _start_watcher(folder: Path, ranks: int, pids: list[int], *, leader: bool) -
         leader_workers=LANES,
     )
     list(watcher.handle(start))
+    list(watcher.tick())  # opens the trace files
     sensor = watcher._node  # noqa: SLF001 - as if it had watched for a window already
     assert sensor is not None
+    sensor._wait_times = WaitTimes(WINDOW_S)  # noqa: SLF001 - as above
     sensor._wait_times.measure({}, time.time() - WINDOW_S * (1 + 2 / SLICES))  # noqa: SLF001
     list(watcher.tick())
     return watcher

@@ -121,6 +121,23 @@ def noisy(random: np.random.Generator) -> Scenario:
     return Scenario(model, _one_kind(), None)
 
 
+def very_noisy(_: np.random.Generator) -> Scenario:
+    """Healthy: computations vary by 60%, and 3% of the steps of a rank take three times as long."""
+    return Scenario(JobModel(HOSTS, 110, np.ones(RANKS), noise=0.6, stalls=0.03), _one_kind(), None)
+
+
+def unequal_gpus(random: np.random.Generator) -> Scenario:
+    """Healthy: the speeds of GPUs of one kind have a standard deviation of 4%."""
+    speed = random.normal(1.0, 0.04, RANKS).clip(0.9, 1.1)
+    return Scenario(JobModel(HOSTS, 120, speed, noise=0.05), _one_kind(), None)
+
+
+def unequal_links(random: np.random.Generator) -> Scenario:
+    """Healthy: the transfers of the lanes take 40 to 65 ms."""
+    lane_s = random.uniform(0.04, 0.065, LANES)
+    return Scenario(JobModel(HOSTS, 130, np.ones(RANKS), lane_s), _one_kind(), None)
+
+
 SCENARIOS = (
     slow_rank,
     little_slower_rank,
@@ -129,6 +146,9 @@ SCENARIOS = (
     unlike_gpus,
     slow_rank_of_unlike_gpus,
     noisy,
+    very_noisy,
+    unequal_gpus,
+    unequal_links,
 )
 
 

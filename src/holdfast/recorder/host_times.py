@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import time
 from typing import Any
 
@@ -17,13 +18,13 @@ from holdfast.core.trace_file import TraceWriter
 
 def measure_collections(trace: TraceWriter) -> None:
     """Measure garbage collection from now on."""
-    began = 0
+    began, owner = 0, os.getpid()  # a forked child shares the trace file
 
     def on_collection(when: str, _: dict[str, int]) -> None:
         nonlocal began
         if when == "start":
             began = time.monotonic_ns()
-        elif began:
+        elif began and os.getpid() == owner:
             trace.add_time(trace_file.COLLECTOR, time.monotonic_ns() - began)
 
     gc.callbacks.append(on_collection)
@@ -46,12 +47,15 @@ def measure_loaders(trace: TraceWriter) -> None:
 
 
 def _measured(fetch: Any, trace: TraceWriter) -> Any:
+    owner = os.getpid()
+
     @functools.wraps(fetch)
     def next_data(*args: Any, **kwargs: Any) -> Any:
         began = time.monotonic_ns()
         try:
             return fetch(*args, **kwargs)
         finally:
-            trace.add_time(trace_file.LOADER, time.monotonic_ns() - began)
+            if os.getpid() == owner:
+                trace.add_time(trace_file.LOADER, time.monotonic_ns() - began)
 
     return next_data

@@ -178,6 +178,12 @@ def test_all_ranks_of_one_of_many_hosts_are_that_host() -> None:
     assert found.startswith("the ranks on n2 are slower than all others")
 
 
+def test_two_slow_hosts_are_both_named() -> None:
+    hosts = {2: 0.1, 3: 0.1, 8: 0.1, 9: 0.1}
+    table = [replace(state, host=f"n{state.rank // 2}") for state in many(hosts)]
+    assert str(message(table)).startswith("the ranks on n1 and n4 are slower than all others")
+
+
 def kinds(rank: int) -> str:
     return "fast" if rank < 8 else "slower"
 

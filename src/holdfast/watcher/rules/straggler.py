@@ -72,18 +72,18 @@ def judge(
     states = {state.rank: state for state in ranks}
     slow = find_slow(waits, {rank: states[rank].device for rank in waits})
     if slow is not None:
-        host = _common_host(slow.names, states)
-        message = _of_host(host, slow.cost) if host else _of_ranks(slow, states)
+        hosts = _whole_hosts(slow.names, states)
+        message = _of_host(hosts, slow.cost) if hosts else _of_ranks(slow, states)
         return _verdict(message, slow.names[0], slow.cost, states, waits, health)
-    hosts = _ranks_by_host(states)
+    by_host = _ranks_by_host(states)
     slow_host = find_slow(
-        {host: _least_waits(waits, on_host) for host, on_host in hosts.items()},
-        {host: _kind(states, on_host) for host, on_host in hosts.items()},
+        {host: _least_waits(waits, on_host) for host, on_host in by_host.items()},
+        {host: _kind(states, on_host) for host, on_host in by_host.items()},
     )
     if slow_host is None:
         return None
     host = slow_host.names[0]
-    rank = min(hosts[host], key=lambda rank: fmean(waits[rank]))
+    rank = min(by_host[host], key=lambda rank: fmean(waits[rank]))
     return _verdict(_of_host(host, slow_host.cost), rank, slow_host.cost, states, waits, health)
 
 
@@ -175,7 +175,7 @@ def _merge_silent(rows: Sequence[Mapping[int, WaitSlice]]) -> list[dict[int, flo
     for end, row in enumerate(rows, 1):
         if end == len(rows) or max(slice_.calls for slice_ in row.values()) > 0:
             run = rows[begin:end]
-            merged.append({rank: fmean(each[rank].waited for each in run) for rank in row})
+            merged.append({rank: sum(each[rank].waited for each in run) / len(run) for rank in row})
             begin = end
     return merged
 
@@ -192,11 +192,13 @@ def _kind(states: Mapping[int, RankState], ranks: Sequence[int]) -> str:
     return " and ".join(sorted({states[rank].device for rank in ranks}))
 
 
-def _common_host(slow: Sequence[int], states: Mapping[int, RankState]) -> str:
-    """Return the host of which all ranks, and only these, are slow; empty if there is none."""
-    host = states[slow[0]].host
-    on_host = {rank for rank, state in states.items() if state.host == host}
-    return host if host and len(slow) > 1 and {*slow} == on_host else ""
+def _whole_hosts(slow: Sequence[int], states: Mapping[int, RankState]) -> str:
+    """Return the hosts of which all ranks, and only these, are slow; empty if there are none."""
+    hosts = {states[rank].host for rank in slow}
+    on_hosts = {rank for rank, state in states.items() if state.host in hosts}
+    if "" in hosts or len(slow) <= len(hosts) or {*slow} != on_hosts:
+        return ""
+    return " and ".join(sorted(hosts))
 
 
 def _least_waits(waits: _WaitTable[int], ranks: Sequence[int]) -> list[float]:

@@ -8,6 +8,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from holdfast.launcher.elastic.generation import (
     RESTART_PORTS,
+    TOPICS,
     NodeArrival,
     Order,
     OrderAction,
@@ -184,3 +185,23 @@ def test_a_store_whose_port_is_in_use_gets_another_one():
     taken = first.open()
     assert taken.port == first.port
     assert first.open().port not in (0, first.port)
+
+
+def test_a_call_from_one_of_many_nodes_brings_its_newest_summary():
+    """Of 600 nodes, the leader reads the summaries once a second, but at once after a call."""
+    nodes = 600
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.set("order", "-")
+    for topic in TOPICS:
+        for node in range(nodes):
+            store.set(f"holdfast/{topic}/{node}", "-")
+    store.set("holdfast/summary/7", "before")
+    board = StatusBoard(store, 0, nodes)
+    wait_until(lambda: board.read("summary") == {7: "before"})
+    store.set("holdfast/summary/7", "after")
+    store.set("holdfast/call/7", "1")
+    wait_until(lambda: board.read("call") == {7: "1"})
+    assert board.read("summary") == {7: "after"}
+    for node in range(1, nodes):
+        store.set(f"holdfast/left/{node}", "1")
+    board.close(5)
