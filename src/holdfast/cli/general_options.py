@@ -103,14 +103,14 @@ def suggest_path(error: MissingFile) -> MissingFile:
     return error
 
 
-class OutputFile(click.ParamType):
+class OutputFile(click.Path):
     """A file to write: its folder must exist and be writable before the work starts."""
 
     name = "file"
 
     def convert(
         self,
-        value: str | Path,
+        value: Any,
         param: click.Parameter | None,  # noqa: ARG002 - click's signature
         ctx: click.Context | None,  # noqa: ARG002 - as above
     ) -> Path:
@@ -126,14 +126,14 @@ class OutputFile(click.ParamType):
         return path
 
 
-class OutputFolder(click.ParamType):
+class OutputFolder(click.Path):
     """A folder to write into, which is created if it does not exist."""
 
     name = "folder"
 
     def convert(
         self,
-        value: str | Path,
+        value: Any,
         param: click.Parameter | None,  # noqa: ARG002 - click's signature
         ctx: click.Context | None,  # noqa: ARG002 - as above
     ) -> Path:

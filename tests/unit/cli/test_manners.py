@@ -98,17 +98,25 @@ def test_an_output_that_refuses_data_is_no_traceback(words):
     no_space = "holdfast: cannot write the output: no space left on device\n"
     for number, status, shown in ((writer, 141, ""), (full, 3, no_space)):
         errors = io.StringIO()
-        with open(number, "w") as output, redirect_stdout(output), redirect_stderr(errors):  # noqa: PTH123 - a descriptor
-            with pytest.raises(SystemExit) as end:
-                cli.main([*words, "--help"])
+        with (
+            open(number, "w") as output,  # noqa: PTH123 - a descriptor
+            redirect_stdout(output),
+            redirect_stderr(errors),
+            pytest.raises(SystemExit) as end,
+        ):
+            cli.main([*words, "--help"])
         assert (end.value.code, errors.getvalue()) == (status, shown)
 
 
 def test_results_written_to_a_full_device_are_no_traceback():
     errors = io.StringIO()
-    with Path("/dev/full").open("w") as full, redirect_stdout(full), redirect_stderr(errors):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["explain", "--list"])
+    with (
+        Path("/dev/full").open("w") as full,
+        redirect_stdout(full),
+        redirect_stderr(errors),
+        pytest.raises(SystemExit) as end,
+    ):
+        cli.main(["explain", "--list"])
     assert end.value.code == 3
     assert errors.getvalue().startswith("holdfast: cannot write the output")
 
