@@ -17,6 +17,7 @@ def similar_path(path: Path) -> Path | None:
         names = [entry.name for entry in missing.parent.iterdir()]
     except OSError:
         return None
-    names = [name for name in names if Path(name).suffix in {"", missing.suffix}]
+    if missing.suffix:
+        names = [name for name in names if Path(name).suffix in {"", missing.suffix}]
     matches = difflib.get_close_matches(missing.name, names, n=1, cutoff=0.6)
     return missing.with_name(matches[0]) / path.relative_to(missing) if matches else None
