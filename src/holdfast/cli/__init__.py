@@ -8,6 +8,9 @@ group.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,12 +18,24 @@ from typing import NoReturn
 
 import click
 
-from holdfast import __version__
 from holdfast.cli.command_table import Table, TableGroup
+from holdfast.cli.general_options import general_options, suggest_path
 from holdfast.cli.language import language_option
-from holdfast.core.errors import HoldfastError, InternalError, MissingExtra, UsageError, WorldError
+from holdfast.core.errors import (
+    HoldfastError,
+    InternalError,
+    MissingExtra,
+    MissingFile,
+    UsageError,
+    WorldError,
+)
+from holdfast.core.text import os_error_reason
 
 INTERRUPTED = 130
+#: Status of a process that SIGPIPE ended, as shells report it: 128 + 13.
+CLOSED_PIPE = 141
+#: Errors of a write to standard output that ends on a full disk, in a closed pipe or terminal.
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EPIPE, errno.EIO)
 
 #: Command -> its module, and its line in ``holdfast --help``.
 COMMANDS: Table = {
@@ -93,16 +108,37 @@ COMMANDS: Table = {
 
 
 @click.group(
-    cls=TableGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=TableGroup,
+    table=COMMANDS,
+    params=[*general_options(hidden=False)],
+    # as wide as the terminal
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 10_000},
 )
-@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 @language_option
 def root() -> None:
-    """Keep distributed PyTorch training running, and find out why it stops."""
+    """Keep distributed PyTorch training running, and find out why it stops.
+
+    Every command accepts the options below.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line (default: ``sys.argv``) and exit with the command's exit status."""
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        status = _end_output(error)
+    if arguments is None and sys.modules.get("torch") is not None:
+        from holdfast.launcher.elastic.process_exit import exit_without_teardown
+
+        exit_without_teardown(status)
+    sys.exit(status)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Print errors; return the exit status. Raises OSError if the output cannot be written."""
+    output, errors = sys.stdout, sys.stderr
     try:
         status = root.main(
             args=None if arguments is None else list(arguments),
@@ -114,25 +150,37 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = mistake.exit_code
     except (click.Abort, KeyboardInterrupt):
         status = INTERRUPTED
+    except SystemExit:
+        if sys.stdout is output:
+            raise
+        sys.stdout, sys.stderr = output, errors  # click replaces them if a pipe is closed
+        raise BrokenPipeError(errno.EPIPE, "closed") from None
     except ModuleNotFoundError as missing:
         status = (
             _print_error(MissingExtra("torch")) if missing.name == "torch" else _report_bug(missing)
         )
     except (UsageError, WorldError) as error:
-        status = _print_error(error)
-    except Exception as bug:  # noqa: BLE001 - every other error is a bug of holdfast
+        status = _print_error(suggest_path(error) if isinstance(error, MissingFile) else error)
+    except Exception as bug:
+        if isinstance(bug, OSError) and bug.errno in _OUTPUT_ERRORS and bug.filename is None:
+            raise
         status = _report_bug(bug)
-    status = status if isinstance(status, int) else 0
-    if arguments is None and sys.modules.get("torch") is not None:
-        from holdfast.launcher.elastic.process_exit import exit_without_teardown
+    return status if isinstance(status, int) else 0
 
-        exit_without_teardown(status)
-    sys.exit(status)
+
+def _end_output(error: OSError) -> int:
+    """Discard what standard output does not accept; return the exit status."""
+    with contextlib.suppress(OSError):  # a stream without a file descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return CLOSED_PIPE
+    return _print_error(WorldError("cannot write the output", why=os_error_reason(error)))
 
 
 def _print_error(error: HoldfastError) -> int:
     """Print the error on stderr; return its exit status."""
-    click.echo(f"holdfast: {error}", err=True)
+    with contextlib.suppress(OSError):  # stderr is closed or its disk is full
+        click.echo(f"holdfast: {error}", err=True)
     return error.exit_status
 
 

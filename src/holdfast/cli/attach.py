@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.general_options import OutputFile, remark
 from holdfast.cli.language import language_option
 
 
@@ -35,7 +36,7 @@ from holdfast.cli.language import language_option
     help="Inspect these hosts over ssh; holdfast must be on their PATH.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
-@click.option("--html", metavar="FILE", type=Path, help="Write an HTML report.")
+@click.option("--html", metavar="FILE", type=OutputFile(), help="Write an HTML report.")
 @language_option
 def command(
     *,
@@ -60,7 +61,7 @@ def command(
     )
 
     if not as_json and sys.stderr.isatty():
-        click.echo("holdfast: sampling stacks twice, one second apart …", err=True)
+        remark("holdfast: sampling stacks twice, one second apart …")
     result = attach_to_job(
         JobSearch(pids, name, port),
         tuple(host.strip() for host in hosts.split(",") if host.strip()),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.general_options import GroupedCommand, OutputFile, add_general_options
 from holdfast.core.errors import InvalidValue, MissingFile, UnknownName
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _parse_choices(
     return tuple(dict.fromkeys(by_word[word] for word in words)) or default
 
 
-class _BenchCommand(click.Command):
+class _BenchCommand(GroupedCommand):
     """Measures collectives; ``scaling`` as the first word is a command of its own."""
 
     def make_context(
@@ -91,10 +92,18 @@ class _BenchCommand(click.Command):
             return super().make_context(info_name, args, parent, **extra)
         from holdfast.cli.bench_scaling import scaling
 
+        add_general_options(scaling)
         return scaling.make_context(f"{info_name} scaling", args[1:], parent, **extra)
 
 
-@click.command(cls=_BenchCommand)
+_OPTION_GROUPS = {
+    "Sizes": "min-bytes max-bytes factor step-bytes",
+    "Measurement": "nproc-per-node iters warmup dtype op root check way backend pairs limit",
+    "Results": "baseline tolerance save json csv html",
+}
+
+
+@click.command(cls=_BenchCommand, groups=_OPTION_GROUPS)
 @click.argument("collectives", metavar="[COLLECTIVE]...", nargs=-1)
 @click.option(
     "--nproc-per-node",
@@ -210,15 +219,23 @@ class _BenchCommand(click.Command):
     "--save",
     "save_file",
     metavar="FILE",
-    type=Path,
+    type=OutputFile(),
     help="Write the measurement, to be used as a baseline.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 @click.option(
-    "--csv", "csv_file", metavar="FILE", type=Path, help="Write a CSV file with one line per size."
+    "--csv",
+    "csv_file",
+    metavar="FILE",
+    type=OutputFile(),
+    help="Write a CSV file with one line per size.",
 )
 @click.option(
-    "--html", "html_file", metavar="FILE", type=Path, help="Write an HTML report with plots."
+    "--html",
+    "html_file",
+    metavar="FILE",
+    type=OutputFile(),
+    help="Write an HTML report with plots.",
 )
 def command(**options: Any) -> int:
     """Benchmark collectives: latency, bandwidth, percentiles and correctness.

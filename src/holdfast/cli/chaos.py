@@ -13,6 +13,7 @@ import click
 
 from holdfast.chaos.reliability import ScenarioOutcome
 from holdfast.chaos.scenario import Scenario
+from holdfast.cli.general_options import OutputFile
 from holdfast.core.errors import InvalidValue
 from holdfast.core.exit_status import ERRORS_FOUND, OK
 from holdfast.core.text import format_duration
@@ -59,7 +60,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 )
 @click.option(
     "--results",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Add the outcomes to this results file.",
 )
 @click.option(

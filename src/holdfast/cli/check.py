@@ -9,10 +9,16 @@ from typing import Any
 import click
 
 from holdfast.cli import check_hosts, connect
+from holdfast.cli.general_options import GroupedCommand
 from holdfast.cli.language import language_option
 
+_OPTION_GROUPS = {
+    "Start of a job": "connect rank world-size master-addr master-port backend",
+    "Several hosts": "nnodes node-rank rdzv-endpoint wait hosts-file no-job",
+}
 
-@click.command()
+
+@click.command(cls=GroupedCommand, groups=_OPTION_GROUPS)
 @click.option(
     "--only", "names", metavar="NAME", multiple=True, help="Run only this check. Repeatable."
 )

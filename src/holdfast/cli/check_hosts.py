@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.cli.general_options import remark
 from holdfast.core.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -109,9 +110,7 @@ def run(
         names=launch.names,
     )
     if not as_json and sys.stderr.isatty():
-        click.echo(
-            f"holdfast: waiting for {launch.nodes} hosts at {launch.host}:{launch.port} …", err=True
-        )
+        remark(f"holdfast: waiting for {launch.nodes} hosts at {launch.host}:{launch.port} …")
     hosts = check_hosts(
         replace(context, endpoint=(launch.host, launch.port)),
         config,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.general_options import OutputFile
 from holdfast.core.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _value_options(command: Any) -> Any:
 @click.option("--only", "ids", metavar="ID", multiple=True, help="Run only this item. Repeatable.")
 @click.option("--items", metavar="FILE", type=Path, help="Add your own items from a TOML file.")
 @click.option("--list", "list_all", is_flag=True, help="List the items; run none.")
-@click.option("--html", metavar="FILE", type=Path, help="Write an HTML page.")
+@click.option("--html", metavar="FILE", type=OutputFile(), help="Write an HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 def command(
     *,

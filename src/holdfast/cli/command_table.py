@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from holdfast.core.errors import InternalError, UnknownName
+from holdfast.cli.general_options import add_general_options, print_traceback_if_verbose
+from holdfast.core.errors import HoldfastError, InternalError, UnknownName
 
 #: Command -> the module with ``command``, and its line in the group's help.
 Table = Mapping[str, tuple[str, str]]
@@ -32,7 +33,16 @@ class TableGroup(click.Group):
         command = import_module(self.table[cmd_name][0]).command
         if not isinstance(command, click.Command):
             raise InternalError(f"{self.table[cmd_name][0]}.command is not a click command")
-        return command
+        return add_general_options(command)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; the root prints the traceback of its error with ``--verbose``."""
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            if ctx.parent is None:
+                print_traceback_if_verbose(error)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
         """Write the lines of the table."""

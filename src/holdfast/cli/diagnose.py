@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.general_options import OutputFile, remark
 from holdfast.cli.language import language_option
 
 if TYPE_CHECKING:
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("paths", metavar="PATH…", nargs=-1, type=click.Path(allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
-@click.option("--html", metavar="FILE", type=Path, help="Write an HTML report.")
+@click.option("--html", metavar="FILE", type=OutputFile(), help="Write an HTML report.")
 @click.option(
     "--follow", is_flag=True, help="Watch growing logs, and report when the verdict changes."
 )
 @click.option(
     "--reduce",
     metavar="FILE",
-    type=Path,
+    type=OutputFile(),
     help="Only write a reduced form of the flight-recorder dumps, to be combined later.",
 )
 @click.option(
@@ -94,7 +95,7 @@ def _follow(paths: tuple[str, ...], *, quiet: bool) -> DiagnosisResult:
     try:
         if not quiet:
             render_verdict(result.verdict, file=sys.stdout, inconclusive=result.is_inconclusive)
-            click.echo("holdfast: following; press Ctrl-C to stop", err=True)
+            remark("holdfast: following; press Ctrl-C to stop")
         for update in follower.updates(result):
             result = update.result
             if update.is_new_verdict and not quiet:

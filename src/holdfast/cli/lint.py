@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.general_options import remark
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -131,9 +133,7 @@ def command(  # noqa: PLR0913 - one for each option
             return int(bool(changes))
         for change in changes:
             change.write()
-            click.echo(
-                one_line(f"{change.file}: {pluralize(change.edits, 'line')} fixed"), err=True
-            )
+            remark(one_line(f"{change.file}: {pluralize(change.edits, 'line')} fixed"))
         if changes:
             result = _lint(targets, options, {}, cache)
         _show(result, "json" if as_json else form, explain=explain, statistics=statistics)
@@ -182,7 +182,7 @@ def _watch(paths: Sequence[Path], run_once: Callable[[], int]) -> int:
         except HoldfastError as error:
             click.echo(f"holdfast: {error}", err=True)
         sys.stdout.flush()
-        click.echo(f"watching {pluralize(files, 'file')}; press Ctrl-C to stop", err=True)
+        remark(f"watching {pluralize(files, 'file')}; press Ctrl-C to stop")
     return 0
 
 
@@ -224,9 +224,7 @@ def _show(result: LintResult, form: str, *, explain: bool, statistics: bool) -> 
     for skipped in result.skipped:
         click.echo(one_line(str(skipped)), err=True)
     counts = {"files": result.files, "lines": result.lines, "fixable": result.fixable}
-    click.echo(
-        report.summarize(findings=len(findings), suppressed=result.suppressed, **counts), err=True
-    )
+    remark(report.summarize(findings=len(findings), suppressed=result.suppressed, **counts))
 
 
 def _split_names(text: str | None) -> tuple[str, ...] | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.general_options import GroupedCommand, OutputFile, OutputFolder, remark
 from holdfast.core.errors import InvalidValue, MissingFile
 from holdfast.core.exit_status import ERRORS_FOUND, INCONCLUSIVE
 from holdfast.plan.setup import (
@@ -36,6 +37,16 @@ _RANGE_PATTERN = re.compile(r"(\d{1,7})(?:\.\.|-)(\d{1,7})")
 _POINT_PATTERN = re.compile(r"(\d{1,7})\s*:\s*(\d{1,3}(?:\.\d{1,6})?)(%?)")
 
 _COUNT = click.IntRange(1, 1 << 24)
+
+_OPTION_GROUPS = {
+    "Job": "on batch sequence micro-batch accumulation host-memory",
+    "Parallelism": "strategy tensor pipeline context expert replicas chunks schedule balanced "
+    "async-tensor no-reshard bucket-views",
+    "Memory and precision": "recompute optimizer fused-optimizer precision reduce offload loss "
+    "no-flash compiled unfused-norms",
+    "Fine-tuning": "lora quantized freeze",
+    "A model without a file": "layers hidden heads kv-heads ffn vocab experts active",
+}
 
 
 def _enum_values(enum: type[StrEnum]) -> list[str]:
@@ -77,7 +88,7 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     return first, second
 
 
-@click.command()
+@click.command(cls=GroupedCommand, groups=_OPTION_GROUPS)
 @click.argument("model", metavar="[MODEL]", default="")
 @click.option(
     "--on", metavar="CLUSTER", help='"16 x A100-80G", "2 x 8 H100 @ 400 Gbit/s", "2 A100 + 2 V100".'
@@ -259,7 +270,7 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     "--write",
     "directory",
     metavar="DIR",
-    type=Path,
+    type=OutputFolder(),
     help="Write DeepSpeed, FSDP2, Accelerate, torchtitan and process-group configurations.",
 )
 @click.option(
@@ -274,7 +285,9 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     "--ranks", metavar="N", type=_COUNT, help="With --migrate: number of data-parallel ranks."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--html", "html_file", metavar="FILE", type=Path, help="Write an HTML report.")
+@click.option(
+    "--html", "html_file", metavar="FILE", type=OutputFile(), help="Write an HTML report."
+)
 def command(**options: Any) -> int:
     """Predict GPU memory, step time and better layouts of a training run.
 
@@ -305,7 +318,7 @@ def command(**options: Any) -> int:
 def _report_progress(activity: str) -> None:
     """Print the current activity if stderr is a terminal."""
     if sys.stderr.isatty():
-        click.echo(f"holdfast: {activity} …", err=True)
+        remark(f"holdfast: {activity} …")
 
 
 def parse_request(options: Mapping[str, Any]) -> PlanRequest:

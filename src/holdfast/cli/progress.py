@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Self, TextIO
 
+from holdfast.cli.general_options import verbosity
 from holdfast.core.text import encodable, format_duration, one_line, pluralize
 from holdfast.report.evidence_summary import size_text
 
@@ -18,7 +19,9 @@ class _StatusLine:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._next = time.monotonic() + AFTER_S if file.isatty() else float("inf")
+        self._next = (
+            time.monotonic() + AFTER_S if file.isatty() and verbosity() >= 0 else float("inf")
+        )
         self._shown = False
 
     def _due(self) -> bool:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.general_options import OutputFile, remark, verbosity
+
 
 @click.command()
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
@@ -13,7 +15,7 @@ import click
     "-o",
     "--output",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=OutputFile(),
     help="Archive to write (default: holdfast-report-TIME.tar.gz).",
 )
 @click.option("--redact-hosts", is_flag=True, help="Also redact host names and IP addresses.")
@@ -39,8 +41,8 @@ def command(
     target = output or Path(time.strftime("holdfast-report-%Y%m%d-%H%M%S.tar.gz"))
     sources = paths or find_newest_run(settings.read_path("HOLDFAST_RUN_DIR"))
     if not sources:
-        click.echo("holdfast: no run found; the report describes this machine only", err=True)
-    show_progress = sys.stderr.isatty()
+        remark("holdfast: no run found; the report describes this machine only")
+    show_progress = sys.stderr.isatty() and verbosity() >= 0
     bundle = create_bundle(
         sources,
         target,

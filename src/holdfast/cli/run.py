@@ -177,6 +177,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_RECOVERY_OPTIONS = (
+    "--on-hang --act-after --max-failures --window --max-idle --backoff --exclude-stragglers "
+    "--skip-batches --allow-fresh-start --no-gate --spares"
+)
 _SEE_HELP = "see holdfast run --help"
 
 
@@ -228,7 +232,10 @@ class _TorchrunCommand(click.Command):
     """Passes all arguments to torch's parser, which separates them from the script's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        general = {name: option for option in self.params for name in option.opts}
         ctx.args = list(args)
+        while ctx.args and ctx.args[0] in general:
+            general[ctx.args.pop(0)].process_value(ctx, value=True)
         return []
 
     def format_help(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -241,15 +248,20 @@ class _TorchrunCommand(click.Command):
         )
         formatter.write_paragraph()
         formatter.write_text("Accepts every torchrun argument (it uses torch's own parser).")
-        own = [
-            (f"{flag} {row.get('metavar', '')}".rstrip(), row["help"])
+        own = {
+            flag: (f"{flag} {row.get('metavar', '')}".rstrip(), row["help"])
             for flag, row in OPTIONS.items()
-        ]
+        }
+        recovery = [own.pop(flag) for flag in _RECOVERY_OPTIONS.split()]
         theirs = {
             group: [(f"{', '.join(flags)} {value}".rstrip(), text) for flags, value, text in rows]
             for group, rows in TORCHRUN_OPTIONS.items()
         }
-        for group, rows in {"holdfast": own, **theirs}.items():
+        for group, rows in {
+            "Failures and restarts": recovery,
+            "Other options": list(own.values()),
+            **theirs,
+        }.items():
             with formatter.section(group):
                 formatter.write_dl(rows)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.general_options import OutputFolder
+
 
 @click.command()
 @click.argument("runs", metavar="[RUNS]", required=False, type=click.Path(path_type=Path))
@@ -33,7 +35,7 @@ import click
 @click.option(
     "--write-rules",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=OutputFolder(),
     help="Write Prometheus alert rules, a scrape configuration and a Grafana dashboard; then exit.",
 )
 def command(

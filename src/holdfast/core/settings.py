@@ -117,6 +117,11 @@ def current_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def disable_colors() -> None:
+    """Let this process and its children print no colors."""
+    os.environ["NO_COLOR"] = "1"
+
+
 def apply_environment(variables: Mapping[str, str]) -> None:
     """Replace the environment of this process by ``variables``, for C code too."""
     for name in os.environ.keys() - variables.keys():

@@ -72,7 +72,7 @@ def test_kubernetes(kind):
         ),
         (
             ("slurm", "trian.py"),
-            "holdfast: cannot open trian.py: there is no such file; check the path",
+            "holdfast: cannot open trian.py: there is no such file; did you mean train.py?",
         ),
         (
             ("slurm", "--", "--nnodes", "2", "train.py"),

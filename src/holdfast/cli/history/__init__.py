@@ -34,7 +34,9 @@ class _HistoryGroup(TableGroup):
     """Runs ``timeline`` unless the first argument is a command: ``holdfast history RUN``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args[:1] not in [[name] for name in (*self.table, *ctx.help_option_names)]:
+        general = {name for option in self.params for name in option.opts}
+        first = next((word for word in args if word not in general), "")
+        if first not in (*self.table, *ctx.help_option_names):
             args = ["timeline", *args]
         return super().parse_args(ctx, args)
 

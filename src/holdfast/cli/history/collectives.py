@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from holdfast.cli.general_options import remark
 from holdfast.cli.history.options import (
     format_moment,
     json_option,
@@ -38,4 +39,4 @@ def command(*, since: float | None, store: str | None, as_json: bool) -> None:
     for problem in problems:
         click.echo(f"{format_moment(problem.at)}  {describe_problem(problem, 0)}")
     if not problems:
-        click.echo("no collective was slow", err=True)
+        remark("no collective was slow")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.general_options import OutputFile
 from holdfast.cli.history.options import (
     align_columns,
     json_option,
@@ -26,7 +27,9 @@ if TYPE_CHECKING:  # an extra, imported when used
 @click.command()
 @since_option("30d")
 @store_option
-@click.option("--html", "html_file", metavar="FILE", type=Path, help="Write a page with a plot.")
+@click.option(
+    "--html", "html_file", metavar="FILE", type=OutputFile(), help="Write a page with a plot."
+)
 @json_option
 def command(*, since: float, store: str | None, html_file: Path | None, as_json: bool) -> None:
     """Compute mean time between failures, goodput, and GPU-hours lost by cause.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.general_options import remark
 from holdfast.cli.history.options import (
     format_moment,
     json_option,
@@ -45,7 +46,7 @@ def command(
         for line in _lines(incident):
             click.echo(line)
     if not incidents:
-        click.echo("no incident matches", err=True)
+        remark("no incident matches")
 
 
 def _lines(incident: StoredIncident) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.general_options import OutputFile
 from holdfast.core.errors import InvalidValue, MissingFile, UnknownName
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -70,7 +71,7 @@ def options(command: _Function) -> _Function:
                 multiple=True,
                 help="Environment variable of the job. Repeatable.",
             ),
-            click.option("--write", metavar="FILE", type=Path, help="Write the file, too."),
+            click.option("--write", metavar="FILE", type=OutputFile(), help="Write the file, too."),
             click.option("--dry-run", is_flag=True, help="Print the file; submit nothing."),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
             click.argument(

@@ -6,10 +6,19 @@ from typing import Any
 
 import click
 
+from holdfast.cli.general_options import GroupedCommand
 from holdfast.cli.submit import job_options
 
+_OPTION_GROUPS = {
+    "Kubernetes": "image claim kind namespace gpus gpu-resource cpus memory shared-memory restarts",
+}
 
-@click.command(context_settings={"allow_interspersed_args": False})
+
+@click.command(
+    cls=GroupedCommand,
+    groups=_OPTION_GROUPS,
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("--image", required=True, help="Image with torch, holdfast and the script.")
 @click.option(
     "--claim",

@@ -7,10 +7,20 @@ from typing import Any
 
 import click
 
+from holdfast.cli.general_options import GroupedCommand
 from holdfast.cli.submit import job_options
 
+_OPTION_GROUPS = {
+    "Slurm": "time partition account gpus-per-node cpus-per-node mem exclude "
+    "spare-nodes requeue-failures output sbatch srun",
+}
 
-@click.command(context_settings={"allow_interspersed_args": False})
+
+@click.command(
+    cls=GroupedCommand,
+    groups=_OPTION_GROUPS,
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("--time", "time_limit", metavar="TIME", default="", help="Time limit, as for sbatch.")
 @click.option("--partition", metavar="NAME", default="", help="Partition.")
 @click.option("--account", metavar="NAME", default="", help="Account.")
