@@ -15,8 +15,10 @@ from holdfast.preflight.bench.scaling import Rung, ScalingRequest
 SCRIPT = """
 import os, time
 import holdfast
-if os.environ["WORLD_SIZE"] == "4" and os.environ["RANK"] == "3":
-    raise ValueError("this batch does not fit")
+if os.environ["WORLD_SIZE"] == "4":
+    if os.environ["RANK"] == "3":
+        raise ValueError("this batch does not fit")
+    time.sleep(60)
 for step in range(1, 10_000):
     holdfast.step(step)
     time.sleep(0.01 * int(os.environ["WORLD_SIZE"]))
