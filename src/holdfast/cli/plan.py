@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.general_options import GroupedCommand, OutputFile, OutputFolder, remark
-from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.errors import InvalidValue
 from holdfast.core.exit_status import ERRORS_FOUND, INCONCLUSIVE
 from holdfast.plan.setup import (
     ActivationCheckpointing,
@@ -302,12 +302,6 @@ def command(**options: Any) -> int:
 
     if options["config"] or options["to"]:
         return _migrate(options)
-    if options["html_file"] and not options["html_file"].parent.is_dir():
-        raise MissingFile(
-            options["html_file"],
-            why="its directory does not exist",
-            next_step="create the directory first",
-        )
     if options["failed"]:
         return _run_relief(options)
     planned = make_plan(parse_request(options), _report_progress)

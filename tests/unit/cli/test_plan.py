@@ -192,7 +192,7 @@ def test_two_measured_points_are_explained(capsys):
         (["gpt2", "--on", "8 A100", "--lora", "x"], "is not a rank"),
         (["train.py", "--on", "8 A100"], "use train.py:FUNCTION"),
         (["gpt2", "--on", "8 A100", "--freeze", "vision"], "no vision tower"),
-        (["gpt2", "--on", "8 A100", "--html", "nowhere/a.html"], "its directory does not exist"),
+        (["gpt2", "--on", "8 A100", "--html", "nowhere/a.html"], "its folder does not exist"),
     ],
 )
 def test_invalid_options_give_one_error_line(capsys, arguments, expected):
