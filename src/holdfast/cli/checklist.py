@@ -86,19 +86,20 @@ def _run(
     *,
     as_json: bool,
 ) -> int:
+    from holdfast.cli.progress import ElapsedProgress
     from holdfast.core.atomic_files import write_atomic
+    from holdfast.core.text import pluralize
     from holdfast.preflight.checklists import rendering
     from holdfast.preflight.checklists.facts import newest_checkpoint
     from holdfast.preflight.checklists.outcome import exit_status
     from holdfast.preflight.checklists.runner import ChecklistContext, run_items
     from holdfast.report.json import envelope, write_json
 
-    if html is not None:
-        write_atomic(html, b"")  # before the work
     values = {key.removeprefix("rdzv_"): str(each) for key, each in options.items() if each}
     if newest := newest_checkpoint(values.get("checkpoints", "")):
         values["newest_checkpoint"] = newest
-    outcomes = run_items(items, ChecklistContext(values))
+    with ElapsedProgress(sys.stderr, f"running {pluralize(len(items), 'item')}"):
+        outcomes = run_items(items, ChecklistContext(values))
     if html is not None:
         write_atomic(html, rendering.checklist_page(name, outcomes).encode(errors="replace"))
     if as_json:
