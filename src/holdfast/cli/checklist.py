@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.general_options import OutputFile
+from holdfast.cli.general_options import InputPath, OutputFile
 from holdfast.core.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -26,12 +26,14 @@ _VALUES = {
     "rdzv-endpoint": ("HOST:PORT", "Rendezvous endpoint of the job."),
     "nproc-per-node": ("N", "Workers of the job on this host."),
 }
+#: Values that name a file or folder that exists already.
+_INPUTS = ("script", "run", "logs", "baseline")
 
 
 def _value_options(command: Any) -> Any:
     """Add an option per value that items may need."""
     for name, (metavar, text) in reversed(_VALUES.items()):
-        kind = click.IntRange(1) if metavar == "N" else str
+        kind = InputPath() if name in _INPUTS else click.IntRange(1) if metavar == "N" else str
         command = click.option(f"--{name}", metavar=metavar, help=text, type=kind)(command)
     return command
 

@@ -118,7 +118,13 @@ def _run_audit(scan: tuple[Path, ...], *, as_json: bool) -> int:
             if not any(why.startswith(f"{path}: ") for why in audit.unseen)
         ),
     )
-    render_audit(audit.findings, unseen, headline=headline, file=sys.stdout)
+    render_audit(
+        audit.findings,
+        unseen,
+        headline=headline,
+        file=sys.stdout,
+        was_checked=not scan or audit.files > 0,
+    )
     return audit.exit_status
 
 
