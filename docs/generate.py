@@ -18,6 +18,7 @@ from holdfast.chaos.campaign import skipped_outcome
 from holdfast.chaos.reliability import read_outcomes
 from holdfast.chaos.scenarios import SCENARIOS
 from holdfast.cli import COMMANDS, root
+from holdfast.cli.general_options import general_options
 from holdfast.core.settings import PRESETS, SETTINGS, Setting, SettingDefault
 from holdfast.lint.rules.catalogue import RULES
 from holdfast.lint.rules.rule import Rule, example_program
@@ -78,7 +79,14 @@ def settings_page() -> str:
 def commands_page() -> str:
     """Return the page of commands: the --help text of each."""
     blocks = (_command(name, line) for name, (_, line) in COMMANDS.items())
-    head = "This page contains the `--help` text of every command.\n"
+    head = """This page contains the `--help` text of every command. Each also accepts:
+
+| option | effect |
+| --- | --- |
+"""
+    head += "".join(
+        f"| `{'`, `'.join(each.opts)}` | {each.help} |\n" for each in general_options(hidden=False)
+    )
     return "\n".join(["# Commands\n", NOTE, head, *blocks]).rstrip() + "\n"
 
 

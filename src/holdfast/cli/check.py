@@ -52,6 +52,7 @@ def command(
 
     Nothing is changed. What cannot be checked is reported as unknown. Takes a few seconds.
     """
+    from holdfast.cli.progress import ElapsedProgress
     from holdfast.core import settings
     from holdfast.host.checks import CHECKS, CheckContext
     from holdfast.preflight.check import check_host, report_lines
@@ -71,7 +72,8 @@ def command(
     )
     if (status := check_hosts.run(options, context, names, as_json=as_json)) is not None:
         return status
-    report = check_host(check_hosts.add_endpoint(options, context), names)
+    with ElapsedProgress(sys.stderr, "checking this host"):
+        report = check_host(check_hosts.add_endpoint(options, context), names)
     if as_json:
         from holdfast.report.json import envelope, write_json
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.general_options import OutputFile
+from holdfast.cli.general_options import InputPath, OutputFile
 from holdfast.core.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -26,12 +26,14 @@ _VALUES = {
     "rdzv-endpoint": ("HOST:PORT", "Rendezvous endpoint of the job."),
     "nproc-per-node": ("N", "Workers of the job on this host."),
 }
+#: Values that name a file or folder that exists already.
+_INPUTS = ("script", "run", "logs", "baseline")
 
 
 def _value_options(command: Any) -> Any:
     """Add an option per value that items may need."""
     for name, (metavar, text) in reversed(_VALUES.items()):
-        kind = click.IntRange(1) if metavar == "N" else str
+        kind = InputPath() if name in _INPUTS else click.IntRange(1) if metavar == "N" else str
         command = click.option(f"--{name}", metavar=metavar, help=text, type=kind)(command)
     return command
 
@@ -86,19 +88,20 @@ def _run(
     *,
     as_json: bool,
 ) -> int:
+    from holdfast.cli.progress import ElapsedProgress
     from holdfast.core.atomic_files import write_atomic
+    from holdfast.core.text import pluralize
     from holdfast.preflight.checklists import rendering
     from holdfast.preflight.checklists.facts import newest_checkpoint
     from holdfast.preflight.checklists.outcome import exit_status
     from holdfast.preflight.checklists.runner import ChecklistContext, run_items
     from holdfast.report.json import envelope, write_json
 
-    if html is not None:
-        write_atomic(html, b"")  # before the work
     values = {key.removeprefix("rdzv_"): str(each) for key, each in options.items() if each}
     if newest := newest_checkpoint(values.get("checkpoints", "")):
         values["newest_checkpoint"] = newest
-    outcomes = run_items(items, ChecklistContext(values))
+    with ElapsedProgress(sys.stderr, f"running {pluralize(len(items), 'item')}"):
+        outcomes = run_items(items, ChecklistContext(values))
     if html is not None:
         write_atomic(html, rendering.checklist_page(name, outcomes).encode(errors="replace"))
     if as_json:

@@ -81,9 +81,11 @@ def command(  # noqa: PLR0913 - click passes each option by name
 
 
 def _run_audit(scan: tuple[Path, ...], *, as_json: bool) -> int:
+    from holdfast.cli.progress import ElapsedProgress
     from holdfast.host.variable_audit import audit_environment, audit_files
 
-    audit = audit_files(scan) if scan else audit_environment()
+    with ElapsedProgress(sys.stderr, "reading"):
+        audit = audit_files(scan) if scan else audit_environment()
     if as_json:
         from holdfast.report.json import envelope, write_json
 
@@ -116,7 +118,13 @@ def _run_audit(scan: tuple[Path, ...], *, as_json: bool) -> int:
             if not any(why.startswith(f"{path}: ") for why in audit.unseen)
         ),
     )
-    render_audit(audit.findings, unseen, headline=headline, file=sys.stdout)
+    render_audit(
+        audit.findings,
+        unseen,
+        headline=headline,
+        file=sys.stdout,
+        was_checked=not scan or audit.files > 0,
+    )
     return audit.exit_status
 
 

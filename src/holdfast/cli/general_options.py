@@ -96,11 +96,29 @@ def print_traceback_if_verbose(error: Exception) -> None:
 
 def suggest_path(error: MissingFile) -> MissingFile:
     """Add the most similar existing path to an error about a path that does not exist."""
-    if (error.why, error.next_step) == (MissingFile.why, MissingFile.next_step):
-        near = similar_path(Path(error.subject))
+    path = Path(error.subject)
+    if error.next_step == MissingFile.next_step and not path.exists():
+        near = similar_path(path)
         if near is not None:
             error.next_step = f"did you mean {near}?"
     return error
+
+
+class InputPath(click.Path):
+    """A file or folder that must be readable before the work starts."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002 - click's signature
+        ctx: click.Context | None,  # noqa: ARG002 - as above
+    ) -> str:
+        """Return the path. Raises MissingFile if it cannot be read."""
+        if not Path(value).exists():
+            raise MissingFile(value)
+        if not os.access(value, os.R_OK):
+            raise MissingFile(value, why="permission denied")
+        return str(value)
 
 
 class OutputFile(click.Path):

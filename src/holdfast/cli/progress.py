@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Self, TextIO
 
@@ -54,6 +55,32 @@ class Progress(_StatusLine):
         """Update: number of files, bytes read so far, and the current file."""
         if self._due():
             self._show(f"reading: {files:,} files, {size_text(size)}: …{one_line(name)[-30:]}")
+
+
+class ElapsedProgress(_StatusLine):
+    """Progress of work that reports none: a thread shows the seconds since its start."""
+
+    def __init__(self, file: TextIO, what: str) -> None:
+        super().__init__(file)
+        self._what, self._began = what, time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._update, daemon=True)
+
+    def _update(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            if self._due():
+                self._show(f"{self._what}: {format_duration(time.monotonic() - self._began)}")
+
+    def __enter__(self) -> Self:
+        if self._next < float("inf"):
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        super().__exit__()
 
 
 class RungProgress(_StatusLine):

@@ -138,6 +138,9 @@ def test_outputs_are_checked_before_the_work(words, option, tmp_path):
 READERS = {
     "env --scan {}",
     "checklist start --items {}",
+    "checklist start --script {}",
+    "checklist recovery --logs {}",
+    "checklist running --run {}",
     "bench --baseline {}",
     "lint {}",
     "plan llama3.1-8b --on 8xH100 --links {}",
@@ -173,6 +176,13 @@ def test_a_missing_path_gets_a_suggestion(tmp_path):
     assert done.stderr == (
         "holdfast: cannot open trian.sh: there is no such file; did you mean train.sh?\n"
     )
+
+
+def test_a_file_that_cannot_be_read_is_not_a_good_result(tmp_path):
+    (tmp_path / "empty.sh").write_text("")
+    done = run_holdfast("env", "--scan", "empty.sh", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout.endswith("0 variables in 0 files: nothing was checked\n")
 
 
 def test_verbose_prints_the_traceback_of_an_error(tmp_path):

@@ -1,6 +1,7 @@
 """The progress line appears on a terminal after two seconds, and disappears at the end."""
 
 import io
+import threading
 
 import pytest
 
@@ -38,3 +39,28 @@ def test_nothing_is_shown_in_the_first_two_seconds_or_without_a_terminal(stream)
     with progress.AnalysisProgress(stream) as line:
         line.tell_share(3, 2, 8)
     assert stream.getvalue() == ""
+
+
+def test_work_without_progress_shows_its_duration_until_it_ends(monkeypatch):
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", 0.001)
+    shown = threading.Event()
+
+    class Watched(Terminal):
+        def write(self, text):
+            shown.set()
+            return super().write(text)
+
+    stream = Watched()
+    with progress.ElapsedProgress(stream, "reading"):
+        assert shown.wait(30)
+    first, *_, cleared, end = stream.getvalue().split("\r")[1:]
+    assert first.startswith("reading: ")
+    assert (cleared.strip(), end) == ("", "")
+
+
+def test_a_fast_or_unwatched_run_shows_no_duration():
+    for stream in (Terminal(), io.StringIO()):
+        with progress.ElapsedProgress(stream, "reading"):
+            pass
+        assert stream.getvalue() == ""

@@ -128,3 +128,31 @@ def test_the_image_copies_files_that_exist_and_runs_as_a_user():
     words = [line[0] for line in lines]
     assert words.count("FROM") == 2
     assert words.index("USER") < words.index("ENTRYPOINT")
+
+
+@pytest.mark.parametrize("repository", ["", "owner/holdfast"])
+def test_the_metadata_links_to_the_repository_that_builds(repository):
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "metadata"],
+        cwd=ROOT,
+        env=os.environ | {"GITHUB_REPOSITORY": repository},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    links = json.loads(done.stdout).get("urls", {})
+    assert ("https://github.com/owner/holdfast/issues" in links.values()) is bool(repository)
+    assert bool(links) is bool(repository)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_suggests_commands_and_options(shell):
+    words = {"COMP_WORDS": "holdfast lint --exp", "COMP_CWORD": "2" if shell != "fish" else "--exp"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from holdfast.cli import main; main()"],
+        env=os.environ | words | {"_HOLDFAST_COMPLETE": f"{shell}_complete"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "--explain" in done.stdout, done.stderr

@@ -45,12 +45,14 @@ def command(
     from holdfast.ckpt.render.inspection import render_inspection
     from holdfast.ckpt.rules import completeness
     from holdfast.ckpt.verify.survey import CheckpointSurvey
+    from holdfast.cli.progress import ElapsedProgress
     from holdfast.core.findings import Level
     from holdfast.report import json
 
-    contents = registry.read_checkpoint(
-        path, frozen, names.read_parameter_order(order) if order else ()
-    )
+    with ElapsedProgress(sys.stderr, f"reading {path.name}"):
+        contents = registry.read_checkpoint(
+            path, frozen, names.read_parameter_order(order) if order else ()
+        )
     findings = tuple(
         completeness.judge_completeness(
             CheckpointSurvey(contents=contents, tensors=len(contents.tensors))

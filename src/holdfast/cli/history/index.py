@@ -36,6 +36,7 @@ def command(
     Runs that the store has are updated, so the command can be repeated. The run folders are not
     changed, and may be deleted afterwards.
     """
+    from holdfast.cli.progress import ElapsedProgress
     from holdfast.core import settings
     from holdfast.core.exit_status import INCONCLUSIVE, OK
     from holdfast.core.text import pluralize
@@ -48,7 +49,8 @@ def command(
 
     found = [run for folder in folders for run in find_run_folders(folder)]
     database = open_store(store, runs=found[0].absolute().parent, create=True, busy_s=busy)
-    result = index_folders(database, found)
+    with ElapsedProgress(sys.stderr, f"adding {pluralize(len(found), 'run')}"):
+        result = index_folders(database, found)
     keep = settings.read_setting("HOLDFAST_HISTORY_KEEP").value
     if isinstance(keep, int | float):
         prune(database, time.time() - keep)

@@ -23,8 +23,12 @@ def render_audit(
     headline: str,
     file: TextIO,
     width: int | None = None,
+    was_checked: bool = True,
 ) -> None:
-    """Print one paragraph per finding, what was not checked, and a summary."""
+    """Print one paragraph per finding, what was not checked, and a summary.
+
+    ``was_checked``: False if nothing could be read, which is not a good result.
+    """
     columns = width or min(max(shutil.get_terminal_size((100, 24)).columns, _NARROW), _WIDE)
     for finding in findings:
         _write_paragraph(
@@ -50,6 +54,8 @@ def render_audit(
     if counts and not counted[Level.ERROR]:
         counts = f"nothing that stops a job; {counts}"  # the exit status is 0
     nothing = "no problems found in what was checked" if unseen else "no problems found"
+    if not was_checked:
+        nothing = "nothing was checked"
     file.write(_fit_encoding(f"{headline}: {counts or nothing}\n", file))
 
 
