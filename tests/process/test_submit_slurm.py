@@ -58,6 +58,11 @@ class Job:
         return path.read_text(errors="replace") if path.exists() else ""
 
     @property
+    def gate_reports(self):
+        reports = self.folder.glob("holdfast-runs/gate-*.report.txt")
+        return "\n".join(path.read_text() for path in reports)
+
+    @property
     def state(self):
         shown = self.cluster.query("scontrol", "show", "job", self.number)
         return next(word for word in shown if word.startswith("JobState=")).partition("=")[2]
@@ -67,7 +72,7 @@ class Job:
         until = time.monotonic() + limit_s
         while len(found := re.findall(pattern, self.output)) < count:
             over = time.monotonic() > until or self.state == "COMPLETED"
-            assert not over, f"{self.output}\nstate {self.state}"
+            assert not over, f"{self.output}\nstate {self.state}\n{self.gate_reports}"
             time.sleep(0.5)
         return found
 

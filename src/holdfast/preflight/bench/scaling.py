@@ -192,6 +192,7 @@ class _RungJob:
                 and slot
                 and slot.since - self._begin.since >= request.seconds
             ):
+                self._read_memory()
                 self._read_gpu_memory()
                 return True
             if self._begin is None and now - began > request.within_s:
