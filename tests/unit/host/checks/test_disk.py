@@ -35,6 +35,11 @@ def test_a_folder_that_does_not_exist_yet(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_system_of_the_kernel_stores_no_checkpoints():
+    result = inspect(CheckContext(checkpoints="/proc/checkpoints"))
+    assert (result.obstacle, result.speed) == ("/proc is on proc, which stores no files", None)
+
+
 def test_a_file_instead_of_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
     assert (

@@ -20,6 +20,10 @@ from holdfast.host.processes import proc
 MAX_TEST_BYTES, TEST_LIMIT_S = 64 << 20, 1.0
 _CHUNK = 4 << 20
 _GIB = 1 << 30
+#: File systems of the kernel, which hold no files of users.
+_KERNEL_KINDS = frozenset(
+    {"cgroup", "cgroup2", "configfs", "debugfs", "devpts", "proc", "securityfs", "sysfs", "tracefs"}
+)
 #: How the kernel writes a space in a path: ``\040``.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -74,14 +78,15 @@ def inspect(context: CheckContext) -> DiskResult:
     except OSError as error:
         why = Unknown(f"{folder}: {error.strerror}")
         return DiskResult(folder=folder, is_named=is_named, at=str(at), size=why, free=why)
-    obstacle = _write_obstacle(at, status)
+    kind = _filesystem_type(context, at)
+    obstacle = _write_obstacle(at, status, kind)
     free = status.f_bavail * status.f_frsize
     measured = is_named and not obstacle and context.root == "/" and free > 2 * MAX_TEST_BYTES
     return DiskResult(
         folder=folder,
         is_named=is_named,
         at=str(at),
-        kind=_filesystem_type(context, at),
+        kind=kind,
         obstacle=obstacle,
         size=status.f_blocks * status.f_frsize,
         free=free,
@@ -96,11 +101,13 @@ def _nearest_existing(folder: Path) -> Path:
     return next((path for path in candidates if os.path.exists(path)), Path("/"))  # noqa: PTH110
 
 
-def _write_obstacle(at: Path, status: os.statvfs_result) -> str:
+def _write_obstacle(at: Path, status: os.statvfs_result, kind: str) -> str:
     if not stat.S_ISDIR(at.stat().st_mode):
         return f"{at} is not a directory"
     if status.f_flag & os.ST_RDONLY:
         return f"the file system of {at} is read-only"
+    if kind in _KERNEL_KINDS:
+        return f"{at} is on {kind}, which stores no files"
     return "" if os.access(at, os.W_OK | os.X_OK) else f"no write permission for {at}"
 
 
