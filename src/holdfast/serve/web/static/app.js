@@ -33,6 +33,7 @@ function showHead() {
   document.body.className = tone;
   document.body.dataset.live = state ? "yes" : "no";
   $("map-title").textContent = ended ? "All ranks at the end" : "All ranks now";
+  $("ranks-state").textContent = ended ? "Last state" : "Now";
   const shown = [state?.job || head?.command, state ? `written by ${state.written_by} at ${clock(state.at)}, every ${number(state.period_s)} s` : ""];
   $("subline").textContent = hidden(shown.filter(Boolean).join(" · "));
   const problems = [...(ended ? [] : live?.problems ?? []), ...(past?.problems ?? [])];
@@ -70,7 +71,7 @@ function showHeat() {
   $("heat-last").textContent = end < 0 ? "" : `rank ${Math.max(series.world_size[end] - 1, 0)}`;
   [$("heat-begin").textContent, $("heat-end").textContent] = [when(0), when(end)];
   const cost = $("heat-metric").value === "cost";
-  [$("heat-low").textContent, $("heat-high").textContent] = cost ? ["as the median", "half of the time less in collectives: the others wait for it"] : ["0%", "100%"];
+  [$("heat-low").textContent, $("heat-high").textContent] = cost ? ["as the median", "waits 50% less than the median: the others wait for it"] : ["0%", "100%"];
   $("heat").setAttribute("aria-label", `Heat map of ${heat.rows} rows of ranks over ${heat.columns} points in time`);
 }
 

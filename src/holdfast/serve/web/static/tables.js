@@ -57,7 +57,7 @@ export function nowOf(state, at) {
   const phase = ranks.phase[at] >= 0 ? `in phase ${state.phases[ranks.phase[at]]}` : "";
   const inside = call ? `in ${call[2]} #${call[1]}` : "";
   const awaited = ranks.awaited[at] ? `awaited by ${number(ranks.awaited[at])} ${ranks.awaited[at] === 1 ? "rank" : "ranks"}` : "";
-  return [inside, wait && wait[2] ? `waits for ${wait[2]}` : "", phase, awaited].filter(Boolean).join(", ") || "computing";
+  return [inside, wait && wait[2] ? `waits for ${wait[2]}` : "", phase, awaited].filter(Boolean).join(", ") || (life === "unknown" ? "unknown" : "computing");
 }
 
 export function hostOf(state, at) { return state.ranks.node[at] >= 0 ? state.nodes[state.ranks.node[at]].host : "–"; }
@@ -138,7 +138,7 @@ export function showVerdicts(past, run) {
   put($("verdicts"), past.incidents.length ? [...past.incidents].reverse().map((incident) => {
     const root = incident.root;
     const parts = [element("h3", {}, `Incident ${incident.number}: `, root ? hidden(root.message) : "no single root cause")];
-    if (root) parts.push(element("p", { className: "soft" }, `${root.code} ${root.cause}, confidence ${percent(root.confidence)}; ${number(incident.consequences)} consequences`));
+    if (root) parts.push(element("p", { className: "soft" }, `${root.code} ${root.cause}, confidence ${percent(root.confidence)}; ${number(incident.consequences)} ${incident.consequences === 1 ? "consequence" : "consequences"}`));
     if (root?.evidence.length) parts.push(element("ul", {}, ...root.evidence.map((text) => element("li", {}, hidden(text)))));
     if (root?.remedy) parts.push(element("p", {}, "What to do: ", hidden(root.remedy)));
     if (incident.has_page) parts.push(element("p", {}, element("a", { href: `/run/${encodeURIComponent(run)}/incidents/${incident.number}/report.html` }, `Report of incident ${incident.number}`)));
