@@ -16,7 +16,7 @@ from tests import hypothesis_profiles
 from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401 - a pytest hook
 
 #: Programs that tests read or run; some have names of tests, such as ``*_test.py``.
-collect_ignore = ["faults/lint_cases", "faults/natural", "faults/specimens"]
+collect_ignore = ["faults/lint_cases", "faults/natural"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
