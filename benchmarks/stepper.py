@@ -59,6 +59,7 @@ def main() -> None:
             }
             out.write(json.dumps(done) + "\n")
     dist.barrier()
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

@@ -25,6 +25,7 @@ def main() -> None:
         optimizer.zero_grad()
         if step % 10 == 0 and dist.get_rank() == 0:
             print(f"step {step}: loss {evaluate(model.module):.3f}")
+    del model
     dist.destroy_process_group()
 
 

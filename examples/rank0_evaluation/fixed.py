@@ -27,6 +27,7 @@ def main() -> None:
             loss = evaluate(model.module)
             if dist.get_rank() == 0:
                 print(f"step {step}: loss {loss:.3f}")
+    del model  # before its group, or torch's destructors may deadlock (PROC013)
     dist.destroy_process_group()
 
 

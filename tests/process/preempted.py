@@ -46,4 +46,5 @@ for number, (x, y) in enumerate(loop):
     time.sleep(0.02)
     if loop.step == killed and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
+del model  # before its group (PROC013)
 dist.destroy_process_group()

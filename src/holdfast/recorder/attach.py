@@ -24,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from holdfast import recorder
 from holdfast.core import settings, trace_file
 from holdfast.core.trace_file import TraceNote, TraceWriter
-from holdfast.recorder import host_times, python_kernels
+from holdfast.recorder import group_threads, host_times, python_kernels
 from holdfast.recorder.backends import NativeRecorder, PythonRecorder, RecorderBackend
 
 _OPERATION_NUMBERS = {name: number for number, name in enumerate(trace_file.OPERATIONS)}
@@ -80,6 +80,7 @@ def _wrap_groups(trace: TraceWriter, backend: RecorderBackend) -> None:
 
     def destroying(*_: Any, **__: Any) -> str:
         backend.wait_for_callbacks()
+        group_threads.wait_until_idle()
         return "destroy_process_group"
 
     def wrap(name: str, members: Callable[..., str]) -> None:

@@ -47,6 +47,7 @@ def main():
         optimizer.step()
         if rank == 0 and step % 10 == 0:
             print(f"step {step} loss {loss.item():.4f}")
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

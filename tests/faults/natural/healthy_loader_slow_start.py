@@ -48,6 +48,7 @@ def main():
         optimizer.step()
         if rank == 0 and step % 5 == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

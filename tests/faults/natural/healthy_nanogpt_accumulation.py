@@ -60,4 +60,5 @@ for iter_num in range(max_iters):
     if iter_num % 10 == 0 and master_process:
         print(f"iter {iter_num}: time {1000 * (time.time() - t0):.0f} ms")
         t0 = time.time()
+del model  # before its group (PROC013)
 destroy_process_group()

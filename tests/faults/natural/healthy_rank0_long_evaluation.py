@@ -58,6 +58,7 @@ def main():
             if rank == 0:
                 print(f"step {step} evaluation {evaluate(model.module):.4f}", flush=True)
             dist.barrier()
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

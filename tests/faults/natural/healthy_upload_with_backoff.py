@@ -60,6 +60,7 @@ def main():
             upload(url, model.module.weight.detach().numpy().tobytes())
     if rank == 0:
         print(f"loss {loss.item():.4f}")
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

@@ -1,39 +1,38 @@
-"""Rank 1 destroys each process group before its model, whose reducer then holds the last reference."""
+"""Rank 1 waits for a lock in native code with the GIL held, which the lock's owner needs."""
 
+import ctypes
 import sys
+import threading
 import time
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
-HEALTHY = "--healthy" in sys.argv  # disables the fault
-GROUPS = 400  # usually one of the first 20 hangs
+HEALTHY = "--healthy" in sys.argv  # disables the fault: the call releases the GIL
+native = ctypes.CDLL(None) if HEALTHY else ctypes.PyDLL(None)
+lock = ctypes.create_string_buffer(64)  # a pthread_mutex_t
 
 
-def trained(group: dist.ProcessGroup) -> DistributedDataParallel:
-    layers = [torch.nn.Linear(64, 64) for _ in range(6)]
-    model = DistributedDataParallel(
-        torch.nn.Sequential(*layers), process_group=group, bucket_cap_mb=0.01
-    )
-    model(torch.randn(8, 64)).sum().backward()
-    return model
+def write_cache(locked: threading.Event) -> None:
+    native.pthread_mutex_lock(lock)
+    locked.set()
+    time.sleep(0.1)
+    native.pthread_mutex_unlock(lock)
+
+
+def read_cache() -> None:
+    locked = threading.Event()
+    threading.Thread(target=write_cache, args=(locked,)).start()
+    locked.wait()
+    native.pthread_mutex_lock(lock)  # GUILTY
+    native.pthread_mutex_unlock(lock)
 
 
 def main(rank: int) -> None:
-    for _ in range(20):
+    for step in range(40):
         dist.all_reduce(torch.ones(64))
-    for _ in range(4 if HEALTHY else GROUPS):
-        group = dist.new_group()
-        model = trained(group)
-        if rank == 1 and not HEALTHY:
-            dist.destroy_process_group(group)
-            del group
-            del model  # GUILTY
-        else:
-            del model
-            time.sleep(0.05)
-            dist.destroy_process_group(group)
+        if rank == 1 and step == 20:
+            read_cache()
     if rank == 0:
         print("done", flush=True)
     dist.destroy_process_group()

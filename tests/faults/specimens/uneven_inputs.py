@@ -33,6 +33,7 @@ def main() -> None:
     dist.barrier()  # GUILTY
     if rank == 0:
         print("end of the epoch", flush=True)
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

@@ -38,6 +38,7 @@ def main() -> None:
     dist.all_reduce(samples)  # GUILTY
     if rank == 0:
         print("samples seen in this epoch", int(samples), flush=True)
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

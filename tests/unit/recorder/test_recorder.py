@@ -184,7 +184,9 @@ def test_without_a_trace_the_script_runs_unrecorded(tmp_path: Path) -> None:
     assert done.stdout == f"__main__ ['{script}', '--flag', 'x'] {script}\n"
 
 
-def run_script(folder: Path, text: str) -> tuple[subprocess.CompletedProcess[str], TraceNotes]:
+def run_script(
+    folder: Path, text: str, native: Path | None = None
+) -> tuple[subprocess.CompletedProcess[str], TraceNotes]:
     """Run a script as the only rank of a job; return the process and its notes."""
     script = folder / "script.py"
     script.write_text(text)
@@ -194,10 +196,36 @@ def run_script(folder: Path, text: str) -> tuple[subprocess.CompletedProcess[str
         "WORLD_SIZE": "1",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "HOLDFAST_TRACE": str(folder / "rank0.trace"),
+        "HOLDFAST_NATIVE": str(native or ""),
     }
     command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=100
+    )
     return done, TraceReading(folder / "rank0.trace").read_notes()
+
+
+#: Freeing the model joins the group's thread, which needs the GIL to free the tensors.
+FREES_MODEL_AFTER_GROUP = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def train():
+    model = DistributedDataParallel(torch.nn.Linear(8, 1))
+    dist.all_gather([torch.empty(1 << 23)], torch.ones(1 << 23), async_op=True)
+    dist.destroy_process_group()
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+train()
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_a_model_freed_after_its_group_does_not_deadlock(tmp_path: Path, native: Path) -> None:
+    done, _ = run_script(tmp_path, FREES_MODEL_AFTER_GROUP, native)
+    assert done.stdout == "done\n", done.stderr
 
 
 def test_a_traceback_shows_only_the_script(tmp_path: Path) -> None:

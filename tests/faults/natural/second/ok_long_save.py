@@ -57,6 +57,7 @@ def main():
         dist.barrier()
     if rank == 0:
         print("finished", flush=True)
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

@@ -62,4 +62,5 @@ while running.item():
     optimizer.zero_grad(set_to_none=True)
     running = torch.tensor([float(time.time() - start < seconds)])
     torch.distributed.broadcast(running, src=0)
+del model  # before its group (PROC013)
 destroy_process_group()

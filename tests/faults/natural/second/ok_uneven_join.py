@@ -46,6 +46,7 @@ def main():
     dist.all_reduce(total)
     if rank == 0:
         print(f"trained on {total.item()} samples", flush=True)
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
 
 

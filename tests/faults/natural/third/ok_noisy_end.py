@@ -61,6 +61,7 @@ def main():
         if rank == 0 and step % 50 == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     dist.barrier()
+    del model  # before its group (PROC013)
     dist.destroy_process_group()
     logger.closed = True
     logger.records.put(("end", rank))
