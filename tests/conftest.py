@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,10 +66,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-def pytest_collection_finish() -> None:
-    """Exclude all tests and imported modules from garbage collection.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collection; exclude all tests and imported modules from it later.
 
-    A collection in a test, by holdfast or by Python, takes about a second otherwise.
+    Collections during the imports take 2 s in each test worker, and one in a test, by holdfast or by
+    Python, about a second otherwise.
     """
-    gc.collect()
+    gc.disable()
+    result = yield
     gc.freeze()
+    gc.enable()
+    return result

@@ -19,10 +19,11 @@ SECRET_LINES = [line for line, _ in LINES.values()]
 
 _PSEUDONYM = re.compile(rb"\b(host|ip|user|[hiu])[0-9]+_*")
 
-pytestmark = pytest.mark.skipif(
-    secret_search.make_hyperscan_search(redact._PATTERNS) is None,
-    reason="Hyperscan is not installed or not supported here",
-)
+
+@pytest.fixture(autouse=True, scope="module")
+def _needs_hyperscan():
+    if secret_search.make_hyperscan_search(redact._PATTERNS) is None:
+        pytest.skip("Hyperscan is not installed or not supported here")
 
 
 def redacted(data, min_bytes):

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 import torch
 from torch import nn
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -180,9 +179,11 @@ def test_tensor_parallel_activations_match_dtensor(four_ranks, model, sequence_p
 
 def peak_at_loss(shard):
     """Return the peak bytes of a head and its loss; ``shard`` may shard the vocabulary."""
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    tracker = MemTracker()
     hidden = torch.randn(TOKENS, 1, dtype=torch.bfloat16, requires_grad=True)
     head = torch.randn(4096, 1, dtype=torch.bfloat16, requires_grad=True)
-    tracker = MemTracker()
     with tracker, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = shard(hidden @ head.t())

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 
 import msgspec
 import pytest
@@ -19,11 +20,14 @@ from holdfast.training.callbacks import newest
 from holdfast.training.checkpoint.folder_owner import FILE, CheckpointOwner
 from holdfast.training.checkpoint.job_identity import host_name, start_ticks
 
-transformers = pytest.importorskip("transformers", reason="needs transformers")
-pytest.importorskip("accelerate", reason="its Trainer needs accelerate")
-from holdfast.training.callbacks.transformers import HoldfastCallback  # noqa: E402
-
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(
+        not (find_spec("transformers") and find_spec("accelerate")),
+        reason="needs transformers, and its Trainer accelerate",
+    ),
+]
 
 
 class Model(torch.nn.Module):
@@ -45,17 +49,6 @@ class Data(torch.utils.data.Dataset):
         return {"x": torch.full((4,), index / 32), "labels": torch.tensor(float(index % 3))}
 
 
-class FaultCallback(transformers.TrainerCallback):
-    """Calls ``what`` at the start of a step."""
-
-    def __init__(self, step, what):
-        self.step, self.what = step, what
-
-    def on_step_begin(self, args, state, control, model=None, **_):  # noqa: ARG002 - the Trainer's signature
-        if state.global_step + 1 == self.step:
-            self.what(model)
-
-
 class Died(Exception):
     pass
 
@@ -71,6 +64,20 @@ def corrupt_weights(model):
 
 def train(folder, fault=None, **options):
     """Train from the newest valid checkpoint; return the logged losses by step."""
+    import transformers
+
+    from holdfast.training.callbacks.transformers import HoldfastCallback
+
+    class FaultCallback(transformers.TrainerCallback):
+        """Calls ``what`` at the start of a step."""
+
+        def __init__(self, step, what):
+            self.step, self.what = step, what
+
+        def on_step_begin(self, args, state, control, model=None, **_):  # noqa: ARG002 - the Trainer's signature
+            if state.global_step + 1 == self.step:
+                self.what(model)
+
     torch.manual_seed(0)
     guard = HoldfastCallback(**options)
     arguments = transformers.TrainingArguments(
