@@ -227,6 +227,8 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     selector = persistent_taint(selector)
     if not candidates:
         return Value(content=selector)
+    if all(value.agreed for value in candidates):
+        selector = ()  # the root and the other ranks have the same after a broadcast
     first = candidates[0]
     # all sides have the same object: ``tqdm(loader) if main else loader``
     one_object = (
@@ -264,7 +266,7 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         length=merge_taint(
             *(value.length for value in candidates), selector if sized and not same_size else ()
         ),
-        order=merge_taint(*(value.order for value in candidates)),
+        order=_join_orders(candidates),
         element_length=merge_taint(*(value.element_length for value in candidates)),
         absent=merge_taint(*(value.absent for value in candidates), selector),
         known=all(value.known for value in candidates),
@@ -279,6 +281,14 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         if selector and is_rank_only(selector)
         else max(value.ragged for value in candidates),
     )
+
+
+def _join_orders(candidates: Sequence[Value]) -> Taint:
+    """Return the taint of the order: weak where a value with a certain order is possible too."""
+    merged = merge_taint(*(value.order for value in candidates))
+    if not merged or all(value.order or value.items == () for value in candidates):
+        return merged
+    return tuple(source if source.weak else replace(source, weak=True) for source in merged)
 
 
 def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from holdfast.core.rank_table import SourceLine
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
@@ -21,6 +22,7 @@ from holdfast.lint.abstract_domain.values import (
     merge_taint,
     persistent_taint,
     weak_taint,
+    without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     COUNT,
@@ -45,6 +47,7 @@ from holdfast.lint.sources.relevance import Relevance
 #: In programs with at most this many functions, a configuration attribute is identified by name,
 #: and an attribute of a class shows that ranks differ.
 _SMALL_PROGRAM = 300
+_NEVER_EMPTY = frozenset({TaintKind.TIME, TaintKind.HOST})
 _MAX_TEXT = 80
 
 
@@ -90,6 +93,7 @@ class InterpreterState:
         self.group_timeouts: set[str] = set()
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
         self.reassigned_attributes: dict[int, set[int]] = {}
+        self._created_on_all_ranks: set[SourceLine] = set()
         self._texts: dict[int, str] = {}
         self._dotted: dict[int, str] = {}
 
@@ -97,6 +101,17 @@ class InterpreterState:
         """Break the reference cycles with the parts of the interpreter."""
         self.evaluators, self.executors = {}, {}
         del self.call, self.invoke, self.evaluate_attribute
+
+    def add_creation(self, location: SourceLine) -> None:
+        """Record that all ranks create the group of this line."""
+        if location not in self._created_on_all_ranks:
+            self._created_on_all_ranks.add(location)
+            self.summaries.record_write("<created>", str(location))
+
+    def is_created_on_all_ranks(self, location: SourceLine) -> bool:
+        """Return True if all ranks create the group of this line, at this time or another."""
+        self.summaries.record_read("<created>", str(location))
+        return location in self._created_on_all_ranks
 
     # ---- dispatch
 
@@ -110,6 +125,9 @@ class InterpreterState:
     def evaluate_test(self, frame: Frame, node: ast.expr) -> Value:
         """Return the value of ``node`` as a test."""
         value = as_test(self.evaluate(frame, node))
+        if value.content and isinstance(node, (ast.Name, ast.Attribute)):
+            # a path with the time or host in its name is not empty on any rank
+            value = replace(value, content=without_kinds(value.content, _NEVER_EMPTY))
         if COUNT not in value.objects:
             return value
         return replace(
