@@ -39,7 +39,11 @@ WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
 
 
 def enter_collective(
-    state: InterpreterState, call: LibraryCall, collective: CollectiveCall
+    state: InterpreterState,
+    call: LibraryCall,
+    collective: CollectiveCall,
+    *,
+    may_not_wait: bool = False,
 ) -> Value:
     """Record a collective and return its result."""
     arguments = call.arguments
@@ -71,6 +75,7 @@ def enter_collective(
             call.location,
             group,
             collective.kind,
+            may_not_wait,
             peer=reduced_or_members,
             own_group=bool(groups),
             members=members,

@@ -14,6 +14,7 @@ from holdfast.lint.abstract_domain.effects import (
     LoopEffect,
     Operation,
     Try,
+    iter_events,
     iter_operations,
 )
 from holdfast.lint.divergence.futures import Goal, LoopHead
@@ -42,8 +43,10 @@ def _may_have_partner(divergence: Divergence, branch: Branch) -> bool:
 
 
 def enters(path: Sequence[Effect], op: Operation) -> bool:
-    """Return True if a path enters a collective of the same name."""
-    return any(other.name == op.name for other, _ in islice(iter_operations(path), _MAX_OPERATIONS))
+    """Return True if a path enters a collective of the same name, also in a handler."""
+    return any(
+        isinstance(event, Operation) and event.name == op.name for event in iter_events(path)
+    )
 
 
 def is_retry(divergence: Divergence, goal: Goal) -> bool:

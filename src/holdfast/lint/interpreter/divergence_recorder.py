@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.divergences import MAY_EXIST, Divergence
 from holdfast.lint.abstract_domain.effects import EffectPath, EffectSummary
-from holdfast.lint.abstract_domain.values import TaintKind, Value, taint_kinds
+from holdfast.lint.abstract_domain.values import TaintKind, Value, is_rank_only, taint_kinds
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.control_flow import (
@@ -42,18 +42,21 @@ class DivergenceRecorder:
 
     def record_divergences(self, frame: Frame, body: EffectSummary) -> None:
         """Record the divergences of a function that has run."""
-        self.record_path_divergences(body.path)
+        partial = bool(frame.control) and is_rank_only(frame.control)
+        self.record_path_divergences(body.path, on_some_ranks=partial)
         self.state.summaries.record_read("<program>", "alarm")
         for divergence in find_in_function(
             body, on_all_ranks=not frame.control, alarm=self.state.alarm_exception
         ):
             self._record(divergence)
 
-    def record_path_divergences(self, path: EffectPath) -> None:
-        """Record the divergences of a path."""
+    def record_path_divergences(self, path: EffectPath, *, on_some_ranks: bool = False) -> None:
+        """Record the divergences of a path; ``on_some_ranks``: a test of the rank leads to it."""
         for divergence in chain(
             find_divergences(path), find_undecided(path) if self._strict else ()
         ):
+            if on_some_ranks and divergence.kind in ("except", "swallowed"):
+                continue  # the others are elsewhere
             self._record(divergence)
 
     def _record(self, divergence: Divergence) -> None:
