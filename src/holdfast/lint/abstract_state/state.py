@@ -67,6 +67,7 @@ class InterpreterState:
     untyped_attributes: in a small program, rank-dependent attributes of unknown objects, by the
     last part of the owner's name: ``("args", "rank")``
     in_tests: the running module is a test, whose assignments are not the program's
+    root: the function that runs though nothing was seen to call it; None: the module
     reassigned_attributes: per function, ids of attribute nodes that are set again later
     """
 
@@ -93,7 +94,10 @@ class InterpreterState:
         self.group_timeouts: set[str] = set()
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
         self.reassigned_attributes: dict[int, set[int]] = {}
-        self._created_on_all_ranks: set[SourceLine] = set()
+        self._seeds: dict[str, dict[SourceLine, Taint]] = {}
+        self.root: Function | None = None
+        self._creating_roots: dict[SourceLine, set[Function | None]] = {}
+        self._called: set[Function | None] = set()
         self._texts: dict[int, str] = {}
         self._dotted: dict[int, str] = {}
 
@@ -102,16 +106,36 @@ class InterpreterState:
         self.evaluators, self.executors = {}, {}
         del self.call, self.invoke, self.evaluate_attribute
 
+    def record_seed(self, generator: str, location: SourceLine, sources: Taint) -> None:
+        """Record a seed and why it differs between ranks; a line's uniform seed prevails."""
+        seeds = self._seeds.setdefault(generator, {})
+        if location not in seeds or (seeds[location] and not sources):
+            seeds[location] = sources
+            self.summaries.record_write("<seed>", generator)
+
+    def seed_sources(self, generator: str) -> Taint:
+        """Return why each rank has its own random numbers; empty if any seed is uniform."""
+        self.summaries.record_read("<seed>", generator)
+        seeds = list(self._seeds.get(generator, {}).values())
+        return merge_taint(*seeds) if all(seeds) else ()
+
     def add_creation(self, location: SourceLine) -> None:
-        """Record that all ranks create the group of this line."""
-        if location not in self._created_on_all_ranks:
-            self._created_on_all_ranks.add(location)
-            self.summaries.record_write("<created>", str(location))
+        """Record that all ranks create the group of this line, if they run :attr:`root`."""
+        roots = self._creating_roots.setdefault(location, set())
+        if self.root not in roots:
+            roots.add(self.root)
+            self.summaries.record_write("<created>", "")
+
+    def mark_called(self, function: Function) -> None:
+        """Record that the program calls a function, which is no root then."""
+        if function not in self._called:
+            self._called.add(function)
+            self.summaries.record_write("<created>", "")
 
     def is_created_on_all_ranks(self, location: SourceLine) -> bool:
         """Return True if all ranks create the group of this line, at this time or another."""
-        self.summaries.record_read("<created>", str(location))
-        return location in self._created_on_all_ranks
+        self.summaries.record_read("<created>", "")
+        return not self._creating_roots.get(location, set()) <= self._called
 
     # ---- dispatch
 

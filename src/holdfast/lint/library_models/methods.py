@@ -443,6 +443,11 @@ def _apply(state: InterpreterState, call: LibraryCall) -> Value | None:
     return value
 
 
+def _bool(_: InterpreterState, call: LibraryCall) -> Value:
+    """Return a mask: how many elements it selects depends on rank-local data."""
+    return replace(call.receiver, objects=(*call.receiver.objects, MASK))
+
+
 def _seed(_: InterpreterState, call: LibraryCall) -> Value:
     return Value(
         seed_taint(
@@ -472,6 +477,7 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "step": _step, "unscale_": _unscale, "backward": _backward, "set_epoch": _set_epoch,
     "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
     "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
+    "bool": _bool,
     "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
     "train": train_model, "eval": evaluate_model, "map": _map,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
