@@ -196,6 +196,7 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
     "accelerate.Accelerator": {
         "gather_for_metrics": _collective("gather_for_metrics", "input_data", "return"),
         "load_state": _collective("load_state", "input_dir", kind="sharded"),
+        "get_state_dict": _collective("get_state_dict", "model", kind="sharded"),
     },
     "lightning.Fabric": {
         "barrier": _collective("barrier", "name"),
@@ -305,7 +306,7 @@ VARYING_NAMES: dict[str, TaintKind] = {
     "local_rank": _LOCAL, "is_world_process_zero": _RANK, "is_local_process_zero": _LOCAL,
     "is_last_process": _RANK, "node_rank": _RANK, "global_zero": _RANK, "is_rank_zero": _RANK,
     "is_master": _RANK, "is_main": _RANK, "get_local_rank": _RANK, "get_coordinate": _RANK,
-    "is_first_rank": _RANK, "is_last_rank": _RANK,
+    "is_first_rank": _RANK, "is_last_rank": _RANK, "args.should_save": _RANK,
 }  # fmt: skip
 #: Environment variables that differ between ranks.
 VARYING_VARIABLES: dict[str, TaintKind] = {

@@ -18,6 +18,10 @@ _RANK_NAME = re.compile(
 )
 
 
+#: Values of ``unproved``.
+HAS_PARTNER, MAY_EXIST = "partner", "exists"
+
+
 class Divergence(msgspec.Struct, frozen=True):
     """A line where ranks may diverge.
 
@@ -26,7 +30,9 @@ class Divergence(msgspec.Struct, frozen=True):
     ``location`` is the line at fault, ``guard`` the test with its ``text``, ``sources`` the taint
     of the test, ``op`` the first collective that not all ranks enter, ``call_chain`` the calls that
     lead to it. ``barrier``: a barrier follows. ``detail``: the statement that leaves (``return``),
-    or other text for the message.
+    or other text for the message. ``unproved``: the other ranks may
+    enter the collective elsewhere (:data:`HAS_PARTNER`), or have created the group already
+    (:data:`MAY_EXIST`).
     """
 
     kind: str
@@ -38,6 +44,7 @@ class Divergence(msgspec.Struct, frozen=True):
     call_chain: tuple[SourceLine, ...] = ()
     detail: str = ""
     barrier: bool = False
+    unproved: str = ""
 
     @property
     def op_kind(self) -> str:

@@ -30,10 +30,10 @@ class Operation(msgspec.Struct, frozen=True):
 
     ``kind``: ``collective``, ``creation`` (of a group), ``init``, ``forward`` or ``backward`` of a
     wrapped model, ``sharded`` (I/O of a sharded model), ``send``, ``recv``. ``may_not_wait``: DDP's
-    forward, which waits for other ranks only at times. ``peer`` is the source text of a message's
-    other rank, or "grad" for a reduction of gradients. ``peer_varies``: the peer differs between
-    ranks. ``own_group``: the program created the group, with these ``members`` if known.
-    ``names_group``: the call names a group.
+    forward, which waits for other ranks only at times, or I/O of a model that need not be sharded.
+    ``peer`` is the source text of a message's other rank, or "grad" for a reduction of gradients.
+    ``peer_varies``: the peer differs between ranks. ``own_group``: the program created the group,
+    with these ``members`` if known. ``names_group``: the call names a group.
     """
 
     name: str

@@ -72,10 +72,7 @@ def persistent_taint(sources: Taint) -> Taint:
 
 def weak_taint(sources: Taint) -> Taint:
     """Return the sources that an attribute of a large program keeps."""
-    return tuple(
-        source if source.weak else replace(source, weak=True)
-        for source in persistent_taint(sources)
-    )
+    return _weak(persistent_taint(sources))
 
 
 class NoConstant:
@@ -227,6 +224,8 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     selector = persistent_taint(selector)
     if not candidates:
         return Value(content=selector)
+    if all(value.agreed for value in candidates):
+        selector = ()  # the root and the other ranks have the same after a broadcast
     first = candidates[0]
     # all sides have the same object: ``tqdm(loader) if main else loader``
     one_object = (
@@ -264,9 +263,9 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         length=merge_taint(
             *(value.length for value in candidates), selector if sized and not same_size else ()
         ),
-        order=merge_taint(*(value.order for value in candidates)),
+        order=_join_orders(candidates),
         element_length=merge_taint(*(value.element_length for value in candidates)),
-        absent=merge_taint(*(value.absent for value in candidates), selector),
+        absent=_join_absences(candidates, selector),
         known=all(value.known for value in candidates),
         objects=objects[:MAX_OBJECTS],
         items=items,
@@ -279,6 +278,31 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         if selector and is_rank_only(selector)
         else max(value.ragged for value in candidates),
     )
+
+
+def _join_orders(candidates: Sequence[Value]) -> Taint:
+    """Return the taint of the order: weak where a value with a certain order is possible too."""
+    merged = merge_taint(*(value.order for value in candidates))
+    return (
+        merged
+        if not merged or all(value.order or value.items == () for value in candidates)
+        else _weak(merged)
+    )
+
+
+def _join_absences(candidates: Sequence[Value], selector: Taint) -> Taint:
+    """Return the taint of being None: weak where another object is not absent on any rank."""
+    merged = merge_taint(*(value.absent for value in candidates))
+    if merged and any(
+        value.objects and not value.absent and NONE_OBJECT not in value.objects
+        for value in candidates
+    ):
+        merged = _weak(merged)
+    return merge_taint(merged, selector)
+
+
+def _weak(sources: Taint) -> Taint:
+    return tuple(source if source.weak else replace(source, weak=True) for source in sources)
 
 
 def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ...]:

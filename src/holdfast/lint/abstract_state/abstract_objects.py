@@ -317,6 +317,7 @@ def element_of(over: Value) -> Value:
         known=over.known,
         stored_in=over.stored_in,
         objects=objects,
+        agreed=over.agreed,
     )
 
 

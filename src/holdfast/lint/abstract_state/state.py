@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from holdfast.core.rank_table import SourceLine
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
@@ -21,6 +22,7 @@ from holdfast.lint.abstract_domain.values import (
     merge_taint,
     persistent_taint,
     weak_taint,
+    without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     COUNT,
@@ -45,6 +47,7 @@ from holdfast.lint.sources.relevance import Relevance
 #: In programs with at most this many functions, a configuration attribute is identified by name,
 #: and an attribute of a class shows that ranks differ.
 _SMALL_PROGRAM = 300
+_NEVER_EMPTY = frozenset({TaintKind.TIME, TaintKind.HOST})
 _MAX_TEXT = 80
 
 
@@ -64,6 +67,7 @@ class InterpreterState:
     untyped_attributes: in a small program, rank-dependent attributes of unknown objects, by the
     last part of the owner's name: ``("args", "rank")``
     in_tests: the running module is a test, whose assignments are not the program's
+    root: the function that runs though nothing was seen to call it; None: the module
     reassigned_attributes: per function, ids of attribute nodes that are set again later
     """
 
@@ -90,6 +94,10 @@ class InterpreterState:
         self.group_timeouts: set[str] = set()
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
         self.reassigned_attributes: dict[int, set[int]] = {}
+        self._seeds: dict[str, dict[SourceLine, Taint]] = {}
+        self.root: Function | None = None
+        self._creating_roots: dict[SourceLine, set[Function | None]] = {}
+        self._called: set[Function | None] = set()
         self._texts: dict[int, str] = {}
         self._dotted: dict[int, str] = {}
 
@@ -97,6 +105,37 @@ class InterpreterState:
         """Break the reference cycles with the parts of the interpreter."""
         self.evaluators, self.executors = {}, {}
         del self.call, self.invoke, self.evaluate_attribute
+
+    def record_seed(self, generator: str, location: SourceLine, sources: Taint) -> None:
+        """Record a seed and why it differs between ranks; a line's uniform seed prevails."""
+        seeds = self._seeds.setdefault(generator, {})
+        if location not in seeds or (seeds[location] and not sources):
+            seeds[location] = sources
+            self.summaries.record_write("<seed>", generator)
+
+    def seed_sources(self, generator: str) -> Taint:
+        """Return why each rank has its own random numbers; empty if any seed is uniform."""
+        self.summaries.record_read("<seed>", generator)
+        seeds = list(self._seeds.get(generator, {}).values())
+        return merge_taint(*seeds) if all(seeds) else ()
+
+    def add_creation(self, location: SourceLine) -> None:
+        """Record that all ranks create the group of this line, if they run :attr:`root`."""
+        roots = self._creating_roots.setdefault(location, set())
+        if self.root not in roots:
+            roots.add(self.root)
+            self.summaries.record_write("<created>", "")
+
+    def mark_called(self, function: Function) -> None:
+        """Record that the program calls a function, which is no root then."""
+        if function not in self._called:
+            self._called.add(function)
+            self.summaries.record_write("<created>", "")
+
+    def is_created_on_all_ranks(self, location: SourceLine) -> bool:
+        """Return True if all ranks create the group of this line, at this time or another."""
+        self.summaries.record_read("<created>", "")
+        return not self._creating_roots.get(location, set()) <= self._called
 
     # ---- dispatch
 
@@ -110,6 +149,9 @@ class InterpreterState:
     def evaluate_test(self, frame: Frame, node: ast.expr) -> Value:
         """Return the value of ``node`` as a test."""
         value = as_test(self.evaluate(frame, node))
+        if value.content and isinstance(node, (ast.Name, ast.Attribute)):
+            # a path with the time or host in its name is not empty on any rank
+            value = replace(value, content=without_kinds(value.content, _NEVER_EMPTY))
         if COUNT not in value.objects:
             return value
         return replace(

@@ -39,7 +39,11 @@ WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
 
 
 def enter_collective(
-    state: InterpreterState, call: LibraryCall, collective: CollectiveCall
+    state: InterpreterState,
+    call: LibraryCall,
+    collective: CollectiveCall,
+    *,
+    may_not_wait: bool = False,
 ) -> Value:
     """Record a collective and return its result."""
     arguments = call.arguments
@@ -71,12 +75,15 @@ def enter_collective(
             call.location,
             group,
             collective.kind,
+            may_not_wait,
             peer=reduced_or_members,
             own_group=bool(groups),
             members=members,
             names_group=names_group,
         )
         call.frame.add_effect(op)
+        if collective.kind == "creation" and not call.frame.control:
+            state.add_creation(call.location)
     return _collective_result(state, call, collective)
 
 
@@ -198,6 +205,9 @@ def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -
         isinstance(node, ast.Attribute) and node.attr in ("data", "grad")
     ):
         node = node.value
+    if isinstance(node, (ast.List, ast.Tuple)):  # the root sends the variables themselves
+        for element in node.elts:
+            _mark_agreed(state, frame, element)
     if isinstance(node, (ast.Name, ast.Attribute)):
         old = state.evaluate(frame, node)
         objects = tuple(obj for obj in old.objects if obj not in (BATCH, COUNT))

@@ -28,10 +28,12 @@ from holdfast.lint.abstract_domain.effects import (
 )
 from holdfast.lint.abstract_domain.values import TaintKind, is_rank_only, taint_kinds
 from holdfast.lint.divergence.call_sites import is_wrapper_call, reported_line
+from holdfast.lint.divergence.conditions import Conditions
 from holdfast.lint.divergence.futures import (
     FUNCTION_TARGETS,
     Block,
     Futures,
+    Goal,
     Point,
     counts,
     iter_exits,
@@ -42,6 +44,7 @@ from holdfast.lint.divergence.group_members import (
     is_leaders_collective,
 )
 from holdfast.lint.divergence.handlers import finally_divergences, handler_divergences
+from holdfast.lint.divergence.partners import is_retry, unproved_reason
 from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
@@ -146,7 +149,12 @@ class _PathComparison:
                 for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
             )
             for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-                if divergence.kind == "branch" and is_leaders_collective(
+                if is_retry(divergence, block.targets.next):
+                    continue
+                unproved = unproved_reason(divergence, branch) if rank_only else ""
+                if unproved:
+                    yield replace(divergence, unproved=unproved)
+                elif divergence.kind == "branch" and is_leaders_collective(
                     divergence.op, divergence.sources, block.path[:at]
                 ):
                     yield replace(divergence, kind="leaders")
@@ -160,12 +168,26 @@ class _PathComparison:
         for side, other in ((yes, no), (no, yes)):
             expected = other.future(futures)
             op = next((op for op, _ in other.operations() if counts(op, rank_only=rank_only)), None)
-            for end, goal in iter_exits(side.block):
-                if op is not None and not futures.compatible(goal.future(futures), expected):
-                    yield _divergence_at(
+            for end, goal, conditions in iter_exits(side.block):
+                if (
+                    op is not None
+                    and not futures.compatible(goal.future(futures), expected)
+                    and not self._meets_under(conditions, goal, other, rank_only=rank_only)
+                ):
+                    found = _divergence_at(
                         "exit", end.location, branch, (op, (op.location,)), detail=end.keyword
                     )
+                    if not is_retry(found, goal):
+                        yield found
                     return
+
+    def _meets_under(
+        self, conditions: Conditions, one: Goal, other: Goal, *, rank_only: bool
+    ) -> bool:
+        """Return True if ranks at these points can meet where the conditions hold."""
+        return bool(conditions) and Futures(rank_only=rank_only, assumed=conditions).can_meet(
+            one, other
+        )
 
 
 # ---- branches

@@ -28,6 +28,7 @@ from holdfast.lint.abstract_domain.effects import (
     Try,
     iter_operations,
 )
+from holdfast.lint.divergence.conditions import Conditions, conditions_of_side, decided_by
 
 #: Futures without collectives: the function ends; the rank raises, which ends the job; its process
 #: exits while the job goes on; the ends of one iteration of a loop.
@@ -185,11 +186,12 @@ class _Fork(msgspec.Struct, frozen=True):
 class Futures:
     """Futures as numbers: equal futures have equal numbers.
 
-    ``rank_only`` omits operations of sub-groups.
+    ``rank_only`` omits operations of sub-groups. ``assumed``: conditions that hold on all ranks.
     """
 
-    def __init__(self, *, rank_only: bool) -> None:
+    def __init__(self, *, rank_only: bool, assumed: Conditions = frozenset()) -> None:
         self._rank_only = rank_only
+        self._assumed = assumed
         self._nodes: list[_Step | _Fork | None] = [None] * (_LAST + 1)
         self._numbers: dict[_Step | _Fork, int] = {}
         self._iterations: dict[int, tuple[int, frozenset[int], bool]] = {}
@@ -220,8 +222,12 @@ class Futures:
             case FunctionCall(callee=callee):
                 future = self._call(callee, after)
             case Branch(text=text, yes=yes, no=no):
-                sides = [self._of_path(side, targets, after) for side in (yes, no)]
-                future = self._fork(text, *sides)
+                answer = decided_by(self._assumed, text) if self._assumed else None
+                if answer is None:
+                    sides = [self._of_path(side, targets, after) for side in (yes, no)]
+                    future = self._fork(text, *sides)
+                else:
+                    future = self._of_path(yes if answer else no, targets, after)
             case LoopEffect():
                 future = self._loop(effect, after, targets)
             case Try(body=body, final_body=last):
@@ -340,18 +346,26 @@ class Futures:
         return False
 
 
-def iter_exits(block: Block) -> Iterator[tuple[ExitEffect, Goal]]:
-    """Yield the exits of a block and of what is nested in it, each with where it leads."""
+def iter_exits(
+    block: Block, conditions: Conditions = frozenset()
+) -> Iterator[tuple[ExitEffect, Goal, Conditions]]:
+    """Yield the exits of a block and of what is nested in it, each with where it leads.
+
+    And with the conditions equal on all ranks that lead to it, besides ``conditions``.
+    """
     for at, effect in enumerate(block.path):
         if isinstance(effect, ExitEffect):
             goal = _exit_goal(effect.keyword, block.targets)
             if goal is not None:
-                yield effect, goal
+                yield effect, goal, conditions
             return
-        for inner in block.inner(at):
-            for end, goal in iter_exits(inner):
+        for number, inner in enumerate(block.inner(at)):
+            below = conditions
+            if isinstance(effect, Branch) and not effect.taint:
+                below |= conditions_of_side(effect.text, answer=not number)
+            for end, goal, holding in iter_exits(inner, below):
                 if _leaves(end.keyword, effect):
-                    yield end, goal
+                    yield end, goal, holding
 
 
 def _leaves(keyword: str, effect: Effect) -> bool:

@@ -102,7 +102,7 @@ def _skipped_by_handler(
         if depth > block.depth or any(op is skipped for op in own):
             yield replace(reported, location=calls[min(depth - block.depth, len(calls) - 1)])
             return
-        for end, goal in iter_exits(handler.block):
+        for end, goal, _ in iter_exits(handler.block):
             if not futures.can_meet(goal, failure.goal):
                 yield replace(reported, kind="exit", location=end.location, detail=end.keyword)
                 return

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
 
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import Branch, Effect, Try, collective_sequence
 from holdfast.lint.abstract_domain.values import is_rank_only
-
-#: Normal form of each comparison, and whether it holds (True) or is negated (False).
-_NORMAL_FORMS: dict[type[ast.cmpop], tuple[str, bool]] = {
-    ast.Eq: ("==", True), ast.NotEq: ("==", False), ast.Is: ("==", True), ast.IsNot: ("==", False),
-    ast.In: ("in", True), ast.NotIn: ("in", False), ast.Gt: (">", True), ast.LtE: (">", False),
-    ast.Lt: ("<", True), ast.GtE: ("<", False),
-}  # fmt: skip
+from holdfast.lint.divergence.conditions import conjuncts_of
 
 
 def find_paired_branches(path: Sequence[Effect]) -> frozenset[int]:
@@ -41,9 +33,7 @@ def are_complementary(first: Branch, second: Branch) -> bool:
     entered = [_one_sided_sequence(branch) for branch in (first, second)]
     if entered[0] is None or entered[1] is None or entered[0][0] != entered[1][0]:
         return False
-    first_conditions, second_conditions = (
-        _conjuncts(branch.text.removeprefix("if ")) for branch in (first, second)
-    )
+    first_conditions, second_conditions = (conjuncts_of(branch.text) for branch in (first, second))
     difference = first_conditions ^ second_conditions
     if first_conditions and entered[0][1] is entered[1][1]:
         return len(difference) == 2 and len({test for test, _ in difference}) == 1
@@ -56,7 +46,7 @@ def drop_exclusive_branches(branch: Branch) -> Branch:
     ``if not together and first: … elif together: …``: if ``together`` holds, all ranks take the
     same side.
     """
-    parts = _conjuncts(branch.text.removeprefix("if "))
+    parts = conjuncts_of(branch.text)
     if len(parts) < 2:
         return branch
     denied = {(test, not holds) for test, holds in parts}
@@ -72,11 +62,7 @@ def drop_exclusive_branches(branch: Branch) -> Branch:
 
 def _single_uniform_test(branch: Branch) -> tuple[str, bool] | None:
     """Return the single condition of a uniform branch without ``else``."""
-    parts = (
-        _conjuncts(branch.text.removeprefix("if "))
-        if not branch.taint and not branch.no
-        else frozenset()
-    )
+    parts = conjuncts_of(branch.text) if not branch.taint and not branch.no else frozenset()
     return next(iter(parts)) if len(parts) == 1 else None
 
 
@@ -101,37 +87,3 @@ def _one_sided_sequence(branch: Branch) -> tuple[Hashable, bool] | None:
     if bool(yes) is bool(no):
         return None
     return (yes or no), bool(yes)
-
-
-@lru_cache(maxsize=256)
-def _conjuncts(text: str) -> frozenset[tuple[str, bool]]:
-    """Return the conditions joined by ``and``, each with whether it is required to hold."""
-    try:
-        node = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):  # the text was truncated
-        return frozenset()
-    return frozenset(_normalize(operand) for operand in _operands(node))
-
-
-def _operands(node: ast.expr) -> list[ast.expr]:
-    return node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
-
-
-def _normalize(node: ast.expr, *, holds: bool = True) -> tuple[str, bool]:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return _normalize(node.operand, holds=not holds)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _NORMAL_FORMS:
-        comparison, same = _NORMAL_FORMS[type(node.ops[0])]
-        against = ast.unparse(node.comparators[0])
-        if (comparison, against) == (">", "0"):
-            comparison, same = "==", not same  # for a rank, > 0 means "not the first"
-        if comparison == "in" and against in (
-            "[-1, 0]",
-            "(-1, 0)",
-            "{-1, 0}",
-            "[0, -1]",
-            "(0, -1)",
-        ):
-            comparison, against = "==", "0"  # -1: not distributed
-        return f"{ast.unparse(node.left)} {comparison} {against}", holds is same
-    return ast.unparse(node), holds

@@ -8,9 +8,9 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.divergences import MAY_EXIST, Divergence
 from holdfast.lint.abstract_domain.effects import EffectPath, EffectSummary
-from holdfast.lint.abstract_domain.values import TaintKind, Value, taint_kinds
+from holdfast.lint.abstract_domain.values import TaintKind, Value, is_rank_only, taint_kinds
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.control_flow import (
@@ -19,6 +19,7 @@ from holdfast.lint.divergence.control_flow import (
     find_undecided,
 )
 from holdfast.lint.divergence.ordering import find_in_function
+from holdfast.lint.divergence.partners import enters
 from holdfast.lint.sources.modules import last_name
 
 _REDUCTIONS = frozenset(
@@ -41,18 +42,21 @@ class DivergenceRecorder:
 
     def record_divergences(self, frame: Frame, body: EffectSummary) -> None:
         """Record the divergences of a function that has run."""
-        self.record_path_divergences(body.path)
+        partial = bool(frame.control) and is_rank_only(frame.control)
+        self.record_path_divergences(body.path, on_some_ranks=partial)
         self.state.summaries.record_read("<program>", "alarm")
         for divergence in find_in_function(
             body, on_all_ranks=not frame.control, alarm=self.state.alarm_exception
         ):
             self._record(divergence)
 
-    def record_path_divergences(self, path: EffectPath) -> None:
-        """Record the divergences of a path."""
+    def record_path_divergences(self, path: EffectPath, *, on_some_ranks: bool = False) -> None:
+        """Record the divergences of a path; ``on_some_ranks``: a test of the rank leads to it."""
         for divergence in chain(
             find_divergences(path), find_undecided(path) if self._strict else ()
         ):
+            if on_some_ranks and divergence.kind in ("except", "swallowed"):
+                continue  # the others are elsewhere
             self._record(divergence)
 
     def _record(self, divergence: Divergence) -> None:
@@ -62,12 +66,23 @@ class DivergenceRecorder:
         if from_tests and divergence.location.file not in self._test_files:
             return  # arguments in tests are not those of the program
         is_shown = divergence.is_shown(in_large_program=not self.state.is_small)
-        if checks_shared_storage(divergence) or not is_shown:
+        if self._is_unproved(divergence) or checks_shared_storage(divergence) or not is_shown:
             if not self._strict:
                 return
             divergence = replace(divergence, kind="undecided")
         self.state.summaries.current.divergences.setdefault(
             (divergence.kind, divergence.location), divergence
+        )
+
+    def _is_unproved(self, divergence: Divergence) -> bool:
+        """Return True if other ranks may enter the collective, for example in a thread."""
+        op = divergence.op
+        if op is None or divergence.kind not in ("branch", "exit"):
+            return False
+        if divergence.unproved == MAY_EXIST:
+            return self.state.is_created_on_all_ranks(op.location)
+        return bool(divergence.unproved) or any(
+            enters(path, op) for _, path in self.state.summaries.current.threads
         )
 
     def check_update(self, frame: Frame, node: ast.AugAssign, old: Value, new: Value) -> None:

@@ -11,7 +11,10 @@ from holdfast.lint import library
 from holdfast.lint.abstract_domain.effects import (
     EMPTY_SUMMARY,
     Branch,
+    EffectSummary,
     FunctionCall,
+    Operation,
+    iter_events,
     summarize_path,
 )
 from holdfast.lint.abstract_domain.values import (
@@ -84,6 +87,7 @@ class FunctionRunner:
             )
         function = obj.function
         record_function_work(frame, node, function)
+        self.state.mark_called(function)
         if id(
             function.node
         ) not in self.state.nested_functions and not self.state.relevance.is_relevant(function):
@@ -96,6 +100,8 @@ class FunctionRunner:
         frame.entered_facts = summary.entered
         if summary.effects.is_relevant:
             body = summary.effects
+            if "creation" in body.tags and not control and not frame.control:
+                self._add_creations(body)
             if control:
                 branch = Branch(
                     frame.location(node), control[0].text, control, known=True, yes=body.path, no=()
@@ -106,6 +112,12 @@ class FunctionRunner:
             frame.add_effect(FunctionCall(function.name, frame.location(node), body, through))
         self._apply_mutations(frame, function, arguments, summary)
         return summary.value if not control else join_values((summary.value, UNIFORM), control)
+
+    def _add_creations(self, body: EffectSummary) -> None:
+        """Record that all ranks create the groups of a called function."""
+        for event in iter_events(body.path):
+            if isinstance(event, Operation) and event.kind == "creation":
+                self.state.add_creation(event.location)
 
     def _cache_taint(
         self, frame: Frame, node: ast.expr, function: Function, arguments: Arguments

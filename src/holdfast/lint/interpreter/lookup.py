@@ -202,14 +202,14 @@ class NameEvaluator:
         enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.objects
         if enumerated or name in _SIZE_ATTRIBUTES:
             return base if enumerated else Value(content=base.length, known=base.known)
-        kind = library.VARYING_NAMES.get(name)
+        owner = last_name(node.value) if isinstance(node, ast.Attribute) else ""
+        kind = library.VARYING_NAMES.get(name) or library.VARYING_NAMES.get(f"{owner}.{name}")
         if (
             kind is not None
             and not base.agreed
             and (not instances or self._has_unknown_bases(instances))
         ):
             return Value(self.state.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
-        owner = last_name(node.value) if isinstance(node, ast.Attribute) else ""
         self.state.summaries.record_read(owner, name)
         if (owner, name) in self.state.untyped_attributes and not base.agreed:
             return self.state.untyped_attributes[owner, name]

@@ -199,7 +199,9 @@ class Program:
         if function.owner is not None and function.parameters:
             names[function.parameters[0]] = instance_of(function.owner)
         caller = module_frame(function.module)
+        self._state.root = function
         self._runner.summarize(function, names, None, caller)
+        self._state.root = None
         decorated = self._runner.decorated_value(function, None)
         # run what its decorators return
         if function.decorators and decorated.objects != (FunctionObject(function),):

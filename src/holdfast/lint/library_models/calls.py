@@ -34,6 +34,7 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
 from holdfast.lint.library_models.methods import call_collective, finiteness_test
+from holdfast.lint.library_models.random_numbers import record_seed, with_random_taint
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
 from holdfast.lint.library_models.side_effects import record_call
 from holdfast.lint.sources.modules import is_class_name
@@ -75,7 +76,8 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     if guard is not None and any(map(is_callable, call.first().objects)):
         return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
     record_call(state, call)
-    return _unlisted_call(state, call)
+    record_seed(state, call)
+    return with_random_taint(state, call, _unlisted_call(state, call))
 
 
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:

@@ -66,6 +66,8 @@ _CONTAINER_METHODS = frozenset({
 })  # fmt: skip
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
+#: Classes that shard a model if they are configured to.
+_CONFIGURED_CLASSES = frozenset({"accelerate.Accelerator", "transformers.Trainer"})
 _SIZE_METHODS = frozenset({"numel", "size", "dim", "nelement"})
 #: Methods that move a tensor to another device and keep its content.
 _DEVICE_METHODS = frozenset({"to", "cuda"})
@@ -101,7 +103,7 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     if collective is None and not kind:
         collective = library.UNIQUE_METHODS.get(call.name)
     if collective is not None:
-        return call_collective(state, call, collective)
+        return call_collective(state, call, collective, may_not_wait=_may_be_whole(call, kind))
     if kind.startswith("output:") and call.name == "backward":
         call.frame.add_effect(Operation("backward", call.location, GroupScope.WORLD, "backward"))
         return UNIFORM
@@ -118,15 +120,27 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     return value if value is not None else _unlisted_method(state, call)
 
 
+def _may_be_whole(call: LibraryCall, kind: str) -> bool:
+    """Return True if the model need not be sharded: by the configuration, or on another path."""
+    return kind in _CONFIGURED_CLASSES or any(
+        not isinstance(obj, LibraryInstance) for obj in call.receiver.objects
+    )
+
+
 def call_collective(
-    state: InterpreterState, call: LibraryCall, collective: library.CollectiveCall
+    state: InterpreterState,
+    call: LibraryCall,
+    collective: library.CollectiveCall,
+    *,
+    may_not_wait: bool = False,
 ) -> Value:
     """Enter a collective, unless a flag has, or may have, the value with which none is entered."""
     for flag, value in collective.unless:
         passed = call.arguments.get(collective.parameters.index(flag), flag)
         if passed is not None and passed.const is not (not value):
             return UNKNOWN
-    return enter_collective(state, call, collective)
+    may_not_wait = may_not_wait and collective.kind == "sharded"
+    return enter_collective(state, call, collective, may_not_wait=may_not_wait)
 
 
 def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
@@ -429,6 +443,11 @@ def _apply(state: InterpreterState, call: LibraryCall) -> Value | None:
     return value
 
 
+def _bool(_: InterpreterState, call: LibraryCall) -> Value:
+    """Return a mask: how many elements it selects depends on rank-local data."""
+    return replace(call.receiver, objects=(*call.receiver.objects, MASK))
+
+
 def _seed(_: InterpreterState, call: LibraryCall) -> Value:
     return Value(
         seed_taint(
@@ -458,6 +477,7 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "step": _step, "unscale_": _unscale, "backward": _backward, "set_epoch": _set_epoch,
     "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
     "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
+    "bool": _bool,
     "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
     "train": train_model, "eval": evaluate_model, "map": _map,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,

@@ -21,7 +21,8 @@ from holdfast.lint.sources.modules import Module, SymbolTable, dotted_name, last
 
 _WORDS = re.compile(
     r"(?:makedirs|mkdir|rmtree|removedirs|rmdir|unlink|copytree|save_pretrained|exists|isfile|isdir"
-    r"|os\.(?:remove|rename|replace)|torch\.save|shutil\.move)\(|['\"][wx]b?['\"]|['\"]make['\" ]"
+    r"|os\.(?:remove|rename|replace)|torch\.save|shutil\.move|urlretrieve|extractall|unpack_archive"
+    r"|download\w*)\(|download=True|['\"][wx]b?['\"]|['\"]make['\" ]"
 )
 #: Functions that raise if the path exists, with the keyword that prevents it.
 _CREATE = {"os.makedirs": "exist_ok", "os.mkdir": "", "shutil.copytree": "dirs_exist_ok"}
@@ -32,6 +33,14 @@ _REMOVE = frozenset({
 })  # fmt: skip
 _REMOVE_FOLDER = frozenset({"shutil.rmtree", "os.removedirs"})
 _EXISTENCE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir", "lexists"})
+#: Functions that write what they download or extract in place, with the position of the path.
+_DOWNLOADS = {
+    "urllib.request.urlretrieve": (1, "filename"), "wget.download": (1, "out"),
+    "gdown.download": (1, "output"), "shutil.unpack_archive": (1, "extract_dir"),
+    "torchvision.datasets.utils.download_url": (1, "root"),
+    "torchvision.datasets.utils.download_and_extract_archive": (1, "download_root"),
+    "torchvision.datasets.utils.extract_archive": (1, "to_path"),
+}  # fmt: skip
 _RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
 _SAVED_ALIKE = re.compile(r"tokenizer|processor|feature_extractor|config", re.IGNORECASE)
 _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|download|export")
@@ -96,6 +105,8 @@ class _Finder:
                 yield from self._folder_removed(call, path)
             if path is not None and self._raises_if_absent(call) and _is_listed(self._unit, path):
                 yield from self._report("removed", call, path)
+        elif (target := _downloaded(call, name)) is not None:
+            yield from self._report("downloaded", call, target)
         elif _RUN.match(name) and path is not None and _runs_make(path):
             yield from self._report("built", call, path, any_path=True)
         else:
@@ -320,6 +331,19 @@ def _read_path(call: ast.Call) -> ast.expr | None:
     mode = argument(call, 1, "mode") if last_name(call.func) == "open" else None
     reads = not isinstance(mode, ast.Constant) or str(mode.value).startswith("r")
     return call.args[0] if reads else None
+
+
+def _downloaded(call: ast.Call, name: str) -> ast.expr | None:
+    """Return the path to which a call downloads or extracts files; None for another call."""
+    if name in _DOWNLOADS:
+        return argument(call, *_DOWNLOADS[name])
+    if last_name(call.func) == "extractall":
+        return argument(call, 0, "path")
+    if name.startswith("torchvision.datasets.") and is_constant_argument(
+        call, "download", answer=True
+    ):
+        return argument(call, 0, "root")
+    return None
 
 
 def _receiver(call: ast.Call) -> ast.expr | None:

@@ -22,6 +22,7 @@ from holdfast.lint.rules.branches import (
     uneven_loop,
 )
 from holdfast.lint.rules.files import (
+    download_by_all_ranks,
     fs_race,
     init_order,
     name_by_process_hash,
@@ -97,6 +98,7 @@ RULES: tuple[Rule, ...] = tuple(
         name_by_process_hash,
         fs_race,
         written_by_all_ranks,
+        download_by_all_ranks,
         failed_evaluation_as_zero,
         mean_of_local_means,
         local_rank_as_global,

@@ -70,11 +70,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     fix: Callable[[Divergence, Sequence[str]], Edit | None] = _no_fix
 
     def finding(self, divergence: Divergence) -> Finding:
-        """Return the finding for a divergence: a note if it rests on a name alone."""
+        """Return the finding for a divergence: a note if it rests on a name alone.
+
+        And a warning if the model need not be sharded.
+        """
         location, sources = divergence.location, divergence.sources
         tier = self.tier
         if tier is RuleTier.SURE and sources and all(source.by_name for source in sources):
             tier = RuleTier.ADVICE
+        elif tier is RuleTier.SURE and _need_not_be_sharded(divergence):
+            tier = RuleTier.DATA
         return make_finding(
             self.cause,
             self.message(divergence),
@@ -83,6 +88,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             evidence=divergence_evidence(divergence),
             confidence=_CONFIDENCE[tier],
         )
+
+
+def _need_not_be_sharded(divergence: Divergence) -> bool:
+    op = divergence.op
+    return op is not None and op.kind == "sharded" and op.may_not_wait
 
 
 def example_program(example: str) -> str:

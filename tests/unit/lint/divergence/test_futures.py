@@ -69,6 +69,6 @@ def test_ranks_do_not_meet(one, other, after):
 def test_exits_lead_out_of_their_own_loop_only():
     inner = loop(branch((BREAK,)), branch((CONTINUE,)), branch((RETURN,)))
     block = Block((loop(inner, branch((BREAK,))), REDUCE), FUNCTION_TARGETS)
-    assert [end for end, _ in iter_exits(block)] == [RETURN]
+    assert [end for end, *_ in iter_exits(block)] == [RETURN]
     body = block.loop_body((inner, branch((BREAK,))), 0)
-    assert [end for end, _ in iter_exits(body)] == [RETURN, BREAK]
+    assert [end for end, *_ in iter_exits(body)] == [RETURN, BREAK]

@@ -1,0 +1,65 @@
+"""The conditions of tests in a normal form, to recognize equal and opposite ones."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+#: Conditions in normal form, each with whether it holds.
+Conditions = frozenset[tuple[str, bool]]
+#: Normal form of each comparison, and whether it holds (True) or is negated (False).
+_NORMAL_FORMS: dict[type[ast.cmpop], tuple[str, bool]] = {
+    ast.Eq: ("==", True), ast.NotEq: ("==", False), ast.Is: ("==", True), ast.IsNot: ("==", False),
+    ast.In: ("in", True), ast.NotIn: ("in", False), ast.Gt: (">", True), ast.LtE: (">", False),
+    ast.Lt: ("<", True), ast.GtE: ("<", False),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def conjuncts_of(text: str) -> Conditions:
+    """Return the conditions of a test joined by ``and``, each with whether it must hold."""
+    try:
+        node = ast.parse(text.removeprefix("if "), mode="eval").body
+    except (SyntaxError, ValueError):  # the text was truncated
+        return frozenset()
+    return frozenset(_normalize(operand) for operand in _operands(node))
+
+
+def conditions_of_side(text: str, *, answer: bool) -> Conditions:
+    """Return the conditions that hold where a test has this answer."""
+    parts = conjuncts_of(text)
+    if answer:
+        return parts
+    return frozenset((test, not holds) for test, holds in parts) if len(parts) == 1 else frozenset()
+
+
+def decided_by(conditions: Conditions, text: str) -> bool | None:
+    """Return the answer of a test where these conditions hold; None if they do not decide it."""
+    parts = conjuncts_of(text)
+    if any((test, not holds) in conditions for test, holds in parts):
+        return False
+    return True if parts and parts <= conditions else None
+
+
+def _operands(node: ast.expr) -> list[ast.expr]:
+    return node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
+
+
+def _normalize(node: ast.expr, *, holds: bool = True) -> tuple[str, bool]:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _normalize(node.operand, holds=not holds)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _NORMAL_FORMS:
+        comparison, same = _NORMAL_FORMS[type(node.ops[0])]
+        against = ast.unparse(node.comparators[0])
+        if (comparison, against) == (">", "0"):
+            comparison, same = "==", not same  # for a rank, > 0 means "not the first"
+        if comparison == "in" and against in (
+            "[-1, 0]",
+            "(-1, 0)",
+            "{-1, 0}",
+            "[0, -1]",
+            "(0, -1)",
+        ):
+            comparison, against = "==", "0"  # -1: not distributed
+        return f"{ast.unparse(node.left)} {comparison} {against}", holds is same
+    return ast.unparse(node), holds

@@ -1,0 +1,117 @@
+"""Recognize divergences that are not proved: the other ranks may enter the collective elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from holdfast.lint.abstract_domain.divergences import HAS_PARTNER, MAY_EXIST, Divergence
+from holdfast.lint.abstract_domain.effects import (
+    Branch,
+    Effect,
+    FunctionCall,
+    LoopEffect,
+    Operation,
+    Try,
+    iter_events,
+    iter_operations,
+)
+from holdfast.lint.divergence.futures import Goal, LoopHead
+
+#: Maximum number of operations of a path to search, and of calls to enter.
+_MAX_OPERATIONS, _MAX_DEPTH = 2000, 12
+_ENDLESS_LOOP = re.compile(r"while (?:True|1)\b")
+#: A test of whether something has been set up.
+_EXISTENCE_TEST = re.compile(r"initiali[sz]ed|is (?:not )?None|\bnot in\b|hasattr|exists")
+
+
+def unproved_reason(divergence: Divergence, branch: Branch) -> str:
+    """Return why a divergence of a test of the rank is not proved; empty if it is."""
+    if _may_have_partner(divergence, branch):
+        return HAS_PARTNER
+    return MAY_EXIST if _is_created_lazily(divergence, branch) else ""
+
+
+def _may_have_partner(divergence: Divergence, branch: Branch) -> bool:
+    """Return True if both sides enter the collective, and a test or loop decides how often."""
+    op = divergence.op
+    if op is None or op.kind not in ("collective", "sharded"):
+        return False
+    sides = [list(_occurrences(side, op.name)) for side in (branch.yes, branch.no)]
+    return all(sides) and any(depends for side in sides for depends in side)
+
+
+def enters(path: Sequence[Effect], op: Operation) -> bool:
+    """Return True if a path enters a collective of the same name, also in a handler."""
+    return any(
+        isinstance(event, Operation) and event.name == op.name for event in iter_events(path)
+    )
+
+
+def is_retry(divergence: Divergence, goal: Goal) -> bool:
+    """Return True for a ``continue`` of an endless loop before its first collective.
+
+    The rank only takes another turn, and the others wait in the collective until then.
+    """
+    if divergence.detail != "continue" or not isinstance(goal, LoopHead):
+        return False
+    loop = goal.loop
+    return bool(_ENDLESS_LOOP.match(loop.text)) and all(
+        chain[0].line > divergence.guard.line
+        for _, chain in islice(iter_operations(loop.body), _MAX_OPERATIONS)
+    )
+
+
+def _is_created_lazily(divergence: Divergence, branch: Branch) -> bool:
+    """Return True if tests of whether groups exist lead to the creation of a group."""
+    op = divergence.op
+    if op is None or op.kind != "creation":
+        return False
+    return bool(_EXISTENCE_TEST.search(branch.text)) or any(
+        _is_behind_existence_test(side, op, 0) for side in (branch.yes, branch.no)
+    )
+
+
+def _is_behind_existence_test(path: Sequence[Effect], op: Operation, depth: int) -> bool:
+    for effect in path:
+        match effect:
+            case Branch(text=text, yes=yes, no=no):
+                if _EXISTENCE_TEST.search(text) and any(
+                    found is op
+                    for found, _ in islice(iter_operations((*yes, *no)), _MAX_OPERATIONS)
+                ):
+                    return True
+                inner: tuple[Effect, ...] = (*yes, *no)
+            case FunctionCall(callee=callee) if callee.sequence and depth < _MAX_DEPTH:
+                inner = callee.path
+            case LoopEffect(body=body, orelse=after):
+                inner = (*body, *after)
+            case Try(body=body):
+                inner = body
+            case _:
+                continue
+        if _is_behind_existence_test(inner, op, depth + 1):
+            return True
+    return False
+
+
+def _occurrences(
+    path: Sequence[Effect], name: str, *, depends: bool = False, depth: int = 0
+) -> Iterator[bool]:
+    """Yield for each operation of this name whether a test or loop decides if it is entered."""
+    for effect in path:
+        match effect:
+            case Operation():
+                if effect.name == name:
+                    yield depends
+            case FunctionCall(callee=callee) if callee.sequence and depth < _MAX_DEPTH:
+                yield from _occurrences(callee.path, name, depends=depends, depth=depth + 1)
+            case Branch(yes=yes, no=no):
+                yield from _occurrences((*yes, *no), name, depends=True, depth=depth)
+            case LoopEffect(body=body, orelse=after):
+                yield from _occurrences((*body, *after), name, depends=True, depth=depth)
+            case Try(body=body, final_body=last):
+                yield from _occurrences((*body, *last), name, depends=depends, depth=depth)
+            case _:
+                pass
