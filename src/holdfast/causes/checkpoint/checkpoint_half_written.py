@@ -19,8 +19,9 @@ CHECKPOINT_HALF_WRITTEN = Cause(
     shows_during="Nothing at the time: the job was killed or stopped during a checkpoint.",
     shows_after="Modification times of the shards in two clusters; after resuming, a loss that is "
     "slightly or badly wrong. No error.",
-    known_misses="If all shards have the same size and their times were lost in a copy, only "
-    "checksums or a manifest of the save can show it.",
+    known_misses="If the shards' times were lost in a copy, the step counters in each file, the "
+    "names under which `torch.save` wrote them, and the magnitudes of their values are compared. "
+    "Where none of these exists, only a manifest of the save can show it.",
     evidence_sources=(EvidenceSource.CHECKPOINT,),
     treatment=Treatment.CHECKPOINT,
     remedies=(

@@ -20,7 +20,8 @@ CHECKPOINT_NUMBERS_NOT_FINITE = Cause(
     shows_after="NaN from the first step after resuming; every loader accepts the file without a "
     "warning.",
     known_misses="Buffers that hold infinities on purpose (attention masks) are recognized by "
-    "containing only infinities and zeros. A weight that is merely huge is not reported.",
+    "containing only infinities and zeros. Huge values are reported if they are few and beyond "
+    "1e12 (fp16: 16,384), as a flipped exponent bit causes them.",
     evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         BEFORE,

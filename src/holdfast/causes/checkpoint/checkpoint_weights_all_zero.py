@@ -19,7 +19,8 @@ CHECKPOINT_WEIGHTS_ALL_ZERO = Cause(
     shows_after="The model's output is poor or useless; the loss after resuming is far higher "
     "than before.",
     known_misses="Weights that start as zeros and were not trained yet (the second matrix of LoRA, "
-    "an output projection) look the same; a weight that is all zeros is therefore only a warning.",
+    "an output projection) look the same; a weight that is all zeros is therefore only a warning. "
+    "Inside a tensor, zeros are found if they fill a page of 4,096 bytes of the file.",
     evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         BEFORE,

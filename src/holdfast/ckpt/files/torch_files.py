@@ -147,6 +147,22 @@ def is_zip(path: Path) -> bool:
         return False
 
 
+def archive_name(path: Path) -> str:
+    """Return the file name under which ``torch.save`` wrote it, without its suffix.
+
+    'archive' if torch wrote to an open file; '' if it is not such a file.
+    """
+    try:
+        with open_binary(path) as stream:
+            header = stream.read(_LOCAL.size + 512)
+    except (OSError, CheckpointUnreadable):
+        return ""
+    if len(header) < _LOCAL.size or header[:4] != _LOCAL_MAGIC:
+        return ""
+    name = header[_LOCAL.size : _LOCAL.size + _LOCAL.unpack(header[: _LOCAL.size])[-2]]
+    return name.decode(errors="replace").partition("/")[0]
+
+
 def read_torch_file(path: Path, more: Mapping[str, Callable[..., Any]] | None = None) -> TorchFile:
     """Parse the file; tensor data stays on disk. ``more``: see :func:`torch_pickle.loads`.
 

@@ -9,6 +9,7 @@ one file takes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from holdfast.causes.checkpoint.checkpoint_half_written import CHECKPOINT_HALF_WRITTEN
@@ -17,7 +18,7 @@ from holdfast.ckpt.rules.completeness import list_names, survey_fact, survey_fin
 from holdfast.ckpt.verify.mixed_saves import WriteTimes
 from holdfast.ckpt.verify.survey import CheckpointSurvey
 from holdfast.core.findings import Fact, Finding, Level, Unknown
-from holdfast.core.text import format_duration
+from holdfast.core.text import format_duration, pluralize
 
 #: Formats whose files all ranks write at once; other formats may write hours apart.
 _PARALLEL_WRITES = frozenset(
@@ -41,6 +42,9 @@ _PAUSE_S, _PAUSE_WITH_INDEX_S, _TIMES, _SLOW_BYTES_PER_S = 5.0, 0.5, 5.0, 20e6
 def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
     """Yield findings that the checkpoint mixes several saves."""
     yield from _judge_counters(survey)
+    yield from _judge_names(survey)
+    yield from _judge_scales(survey)
+    yield from _judge_equal_times(survey)
     if isinstance(survey.times, Unknown) or survey.contents.format not in _PARALLEL_WRITES:
         return
     pause = survey.times.pause_s
@@ -49,8 +53,6 @@ def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
         min_pause_s, _TIMES * survey.times.lasted_s, survey.times.next_size / _SLOW_BYTES_PER_S
     )
     mixed_steps = len(survey.steps) > 1
-    if not (pause or survey.times.lasted_s or survey.counters_compared or mixed_steps):
-        yield _equal_times_finding(survey)
     if significant:
         confidence = 0.95 if mixed_steps else 0.85 if survey.times.old_index else 0.6
         yield _mixed_saves_finding(
@@ -75,25 +77,73 @@ def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
 def _judge_counters(survey: CheckpointSurvey) -> Iterator[Finding]:
     """Yield a finding if files of ranks have different step counters or scheduler states."""
     flat = survey.contents.format in _FLAT_STATES  # one state for all parameters of a group
-    certain = [each for each in survey.counters if flat or not each.per_parameter]
+    certain = [each for each in survey.counters if flat or each.certain]
     for difference in (certain or survey.counters)[:1]:
         values = "; ".join(
             f"{value} in {list_names(files)}" for value, files in difference.files.items()
         )
-        message = f"the files of {survey.contents.root} are of different saves: "
+        verb = "are" if certain else "may be"
+        message = f"the files of {survey.contents.root} {verb} of different saves: "
         message += f"{difference.path} is {values}"
         facts = tuple(
             survey_fact(survey, f"{difference.path} = {value}", files[0])
             for value, files in difference.files.items()
         )
-        level = Level.ERROR if certain else Level.WARNING
+        level = Level.ERROR if certain else Level.UNKNOWN
         yield _finding(survey, message, facts, 0.95 if certain else 0.5, level)
 
 
-def _equal_times_finding(survey: CheckpointSurvey) -> Finding:
-    message = f"all files of {survey.contents.root} have equal times and no common step counter: "
-    message += "nothing can tell whether they are of one save"
-    return _finding(survey, message, (survey_fact(survey, message),), 0.5, Level.UNKNOWN)
+def _judge_names(survey: CheckpointSurvey) -> Iterator[Finding]:
+    """Yield a finding if files of ranks have changed places, or nothing can tell."""
+    root = survey.contents.root
+    if survey.misplaced:
+        file, name = next(iter(survey.misplaced.items()))
+        message = f"{list_names(list(survey.misplaced))} of {root} changed places with other files "
+        message += f"of the checkpoint: {file} was written as {name}"
+        facts = tuple(
+            survey_fact(survey, f"written as {name}", file)
+            for file, name in survey.misplaced.items()
+        )
+        yield _finding(survey, message, facts, 0.95, Level.ERROR)
+    compared = {file for pair in survey.copies for file in pair.files}
+    unknown = [file for file in survey.unnamed if file not in compared | {*survey.misplaced}]
+    if len(unknown) > 1 and not isinstance(survey.times, Unknown):
+        message = f"{pluralize(len(unknown), 'file')} of {root} do not record under which name "
+        message += "they were written: nothing can tell whether ranks' files were swapped"
+        yield _finding(survey, message, (survey_fact(survey, message),), 0.5, Level.UNKNOWN)
+
+
+def _judge_scales(survey: CheckpointSurvey) -> Iterator[Finding]:
+    """Yield a finding if the values of one file have another magnitude than all others'."""
+    if survey.counters or not survey.scales:
+        return
+    # The odd file has the largest ratio to the rest; of two files, both differ equally.
+    odd = max(survey.scales, key=lambda each: abs(math.log(each.ratio)))
+    what = "weights" if odd.section == "model" else odd.section
+    text = f"{what} of {odd.file} are {odd.ratio:.3g} times as large as the other files' parts "
+    text += f"of the same {odd.tensors:,} tensors (median)"
+    message = f"the files of {survey.contents.root} are of different saves: {text}"
+    yield _finding(survey, message, (survey_fact(survey, text, odd.file),), 0.7, Level.ERROR)
+
+
+def _judge_equal_times(survey: CheckpointSurvey) -> Iterator[Finding]:
+    """Yield a finding if neither times nor contents tell that the files are of one save."""
+    times = survey.times
+    if isinstance(times, Unknown) or times.pause_s or times.lasted_s:
+        return
+    equal = {
+        file
+        for pair in survey.copies
+        if isinstance(pair.difference, Unknown) or not pair.difference.differ
+        for file in pair.files
+    }
+    if left := [
+        file for file in (*times.before, *times.after) if file not in survey.counted | equal
+    ]:
+        root = survey.contents.root
+        message = f"all files of {root} have equal times, and {list_names(left)} no step counter "
+        message += "in common with others: nothing can tell whether they are of one save"
+        yield _finding(survey, message, (survey_fact(survey, message),), 0.5, Level.UNKNOWN)
 
 
 def _mixed_saves_finding(

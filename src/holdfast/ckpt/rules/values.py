@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.causes.checkpoint.checkpoint_copies_differ import CHECKPOINT_COPIES_DIFFER
@@ -9,6 +10,7 @@ from holdfast.causes.checkpoint.checkpoint_numbers_not_finite import CHECKPOINT_
 from holdfast.causes.checkpoint.checkpoint_weights_all_zero import CHECKPOINT_WEIGHTS_ALL_ZERO
 from holdfast.ckpt.rules.completeness import (
     describe_tensor,
+    full_path,
     list_names,
     survey_fact,
     survey_finding,
@@ -16,11 +18,17 @@ from holdfast.ckpt.rules.completeness import (
 from holdfast.ckpt.verify.replicas import ReplicaPair
 from holdfast.ckpt.verify.survey import CheckpointSurvey, Key
 from holdfast.ckpt.verify.values import ValueCounts
+from holdfast.ckpt.verify.zero_runs import ZeroRun
 from holdfast.core.findings import Fact, Finding, Level, Unknown
 from holdfast.core.text import pluralize
 
 #: A smaller shard may be zero legitimately (padding, an embedding row never used).
 _MIN_SHARD_ELEMENTS = 256
+#: More huge values than this, and than a thousandth, are there on purpose (a mask).
+_MAX_HUGE = 16
+#: Flat parameters of FSDP1 contain whole parameters, of which biases start as zeros.
+_FLAT = "_flat_param"
+_EMBEDDING = re.compile(r"embed|wte|wpe|tok|vocab|shared|position|head", re.IGNORECASE)
 
 
 def judge_values(survey: CheckpointSurvey) -> Iterator[Finding]:
@@ -28,7 +36,10 @@ def judge_values(survey: CheckpointSurvey) -> Iterator[Finding]:
     if not isinstance(survey.counts, Unknown):
         yield from _non_finite(survey, survey.counts)
         yield from _zero_weights(survey, survey.counts)
+        yield from _huge_values(survey, survey.counts)
         yield from _zero_shards(survey)
+        yield from _zero_pages(survey)
+        yield from _zero_rows(survey)
     yield from _differing_replicas(survey)
 
 
@@ -53,6 +64,26 @@ def _non_finite(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -> 
             ]
         )
         yield survey_finding(survey, CHECKPOINT_NUMBERS_NOT_FINITE, message, facts)
+
+
+def _huge_values(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -> Iterator[Finding]:
+    """Detect a few values that no training produces, as a flipped exponent bit does."""
+    bad = {
+        key: counted
+        for key, counted in counts.items()
+        if 0 < counted.huge <= max(_MAX_HUGE, counted.elements // 1000)
+        and counted.elements > 1
+        and not (key[0] in ("model", "half") and key[1] in survey.contents.buffers)
+    }
+    if bad:
+        named = [
+            f"{describe_tensor(key)} ({counted.huge:,} of {counted.elements:,})"
+            for key, counted in bad.items()
+        ]
+        message = f"{pluralize(len(bad), 'tensor')} of {survey.contents.root} with a few values "
+        message += f"beyond 1e12 (fp16: 16,384): {list_names(named)}"
+        facts = tuple(survey_fact(survey, text) for text in named)
+        yield survey_finding(survey, CHECKPOINT_NUMBERS_NOT_FINITE, message, facts, confidence=0.8)
 
 
 def _is_mask(survey: CheckpointSurvey, key: Key, counts: ValueCounts) -> bool:
@@ -155,6 +186,43 @@ def _zero_shards(survey: CheckpointSurvey) -> Iterator[Finding]:
         )
         message += "the rest of the tensor is not"
         yield _zeros_warning(survey, message, facts, 0.8)
+
+
+def _zero_pages(survey: CheckpointSurvey) -> Iterator[Finding]:
+    """Detect pages of zeros inside tensors, which a file system or disk lost."""
+    lost = [
+        run
+        for run in survey.zero_runs
+        if run.whole_pages and not run.whole_rows and not run.key[1].endswith(_FLAT)
+    ]
+    if lost:
+        names = list(dict.fromkeys(describe_tensor(run.key) for run in lost))
+        files = list(dict.fromkeys(full_path(survey, run.file) for run in lost))
+        message = f"pages of zeros inside {list_names(names)} ({list_names(files)}): "
+        message += "zeros from one page boundary of the file to another, not whole rows"
+        # A matching checksum shows that the writer stored the zeros.
+        proven = not any(run.file in survey.bare for run in lost)
+        cause, level = CHECKPOINT_WEIGHTS_ALL_ZERO, Level.WARNING if proven else Level.ERROR
+        facts = tuple(_run_fact(survey, run) for run in lost)
+        yield survey_finding(survey, cause, message, facts, level=level, confidence=0.8)
+
+
+def _zero_rows(survey: CheckpointSurvey) -> Iterator[Finding]:
+    """Detect rows of zeros; embeddings have them on purpose (padding, unused tokens)."""
+    rows = [
+        run
+        for run in survey.zero_runs
+        if run.whole_rows and run.key[0] == "model" and not _EMBEDDING.search(run.key[1])
+    ]
+    if rows:
+        names = list(dict.fromkeys(describe_tensor(run.key) for run in rows))
+        message = f"rows of zeros in {list_names(names)} of {survey.contents.root}"
+        yield _zeros_warning(survey, message, tuple(_run_fact(survey, run) for run in rows), 0.5)
+
+
+def _run_fact(survey: CheckpointSurvey, run: ZeroRun) -> Fact:
+    text = f"{describe_tensor(run.key)}: zeros from byte {run.start:,} to {run.stop:,}"
+    return survey_fact(survey, text, run.file)
 
 
 _MESSAGES = {

@@ -176,9 +176,12 @@ def _add_group_value(
     name: str,
     value: Any,
 ) -> bool:
+    names_nothing = name == "params" and not (
+        isinstance(value, (list, tuple)) and all(isinstance(item, (int, str)) for item in value)
+    )
     if isinstance(which, str):
         flat.setdefault(which, {})[name] = value
-    elif which >= _MAX_GROUPS:
+    elif which >= _MAX_GROUPS or names_nothing:
         return False
     else:
         groups += [{} for _ in range(which + 1 - len(groups))]

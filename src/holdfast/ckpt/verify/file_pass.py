@@ -68,7 +68,7 @@ class ValueSpan(Span):
         self, file: str, start: int, stop: int, dtype: str, key: tuple[str, str, int]
     ) -> None:
         super().__init__(file, start, stop)
-        self.key, self._counter = key, ValueCounter(dtype)
+        self.key, self._counter = key, ValueCounter(dtype, start)
         self.counts = self._counter.counts
 
     def update(self, data: memoryview) -> None:

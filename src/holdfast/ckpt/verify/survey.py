@@ -5,7 +5,7 @@ contents ─▶ coverage of each tensor ─▶ one pass over the files ─▶ re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,10 @@ from holdfast.ckpt.verify.coverage import Coverage, measure_coverage, shard_byte
 from holdfast.ckpt.verify.file_pass import ChecksumSpan, ProgressCallback, ValueSpan, read_spans
 from holdfast.ckpt.verify.replicas import ReplicaPair, compare_replicas
 from holdfast.ckpt.verify.shard_counters import CounterDifference, compare_counters
+from holdfast.ckpt.verify.shard_names import find_misplaced, find_unnamed
+from holdfast.ckpt.verify.shard_scale import ScaleDifference, compare_scales
 from holdfast.ckpt.verify.values import ValueCounter, ValueCounts
+from holdfast.ckpt.verify.zero_runs import ZeroRun, find_zero_runs
 from holdfast.core.errors import CheckpointUnreadable
 from holdfast.core.findings import Unknown
 from holdfast.core.text import os_error_reason
@@ -59,7 +62,8 @@ class CheckpointSurvey(msgspec.Struct, frozen=True, kw_only=True):
     ``sums`` checksums were compared; ``bare`` files have none. ``broken`` maps each file that could
     not be read completely to the reason. ``covers`` holds only tensors not covered exactly once;
     ``counts`` the value counts of every tensor (Unknown: not read). ``counters`` are values that
-    differ between ranks' files; ``counters_compared``: one was in several files.
+    differ between ranks' files, ``counted`` the files whose values were compared. ``misplaced``
+    maps files to the name under which they were written; ``unnamed`` files do not record it.
     """
 
     contents: CheckpointContents
@@ -70,12 +74,16 @@ class CheckpointSurvey(msgspec.Struct, frozen=True, kw_only=True):
     covers: Mapping[Key, Coverage] = {}
     counts: Mapping[Key, ValueCounts] | Unknown = Unknown("not read")
     empty: tuple[ZeroShard, ...] = ()
+    zero_runs: tuple[ZeroRun, ...] = ()
+    scales: tuple[ScaleDifference, ...] = ()
     copies: tuple[ReplicaPair, ...] = ()
     times: mixed_saves.WriteTimes | Unknown = Unknown("the checkpoint is one file")
     steps: Mapping[int, tuple[str, ...]] = {}
     latest: mixed_saves.LatestPointer | None = None
     counters: tuple[CounterDifference, ...] = ()
-    counters_compared: bool = False
+    counted: frozenset[str] = frozenset()
+    misplaced: Mapping[str, str] = {}
+    unnamed: tuple[str, ...] = ()
     tensors: int = 0
     size: int = 0
 
@@ -90,12 +98,12 @@ def survey_checkpoint(
 
     ``on_progress`` receives bytes as they are read.
     """
-    contents = msgspec.structs.replace(
-        contents, problems=(*contents.problems, *_refused_beside(contents))
-    )
     tensors = dict(all_tensors(contents))
-    counters, counters_compared = compare_counters(contents)
     shard_files = {shard.file for tensor in tensors.values() for shard in tensor.shards}
+    contents = msgspec.structs.replace(
+        contents, problems=(*contents.problems, *_refused_beside(contents, shard_files))
+    )
+    counters, counted = compare_counters(contents)
     survey = CheckpointSurvey(
         contents=contents,
         broken=_short_files(contents, tensors),
@@ -108,16 +116,20 @@ def survey_checkpoint(
         steps=mixed_saves.optimizer_steps(contents),
         latest=_read_latest(contents),
         counters=counters,
-        counters_compared=counters_compared,
+        counted=counted,
+        misplaced=find_misplaced(contents),
+        unnamed=find_unnamed(contents),
         tensors=len(tensors),
         size=sum(contents.files.values()),
     )
     return _read_values(survey, tensors, on_progress) if numbers else survey
 
 
-def _refused_beside(contents: CheckpointContents) -> Iterator[FileProblem]:
+def _refused_beside(
+    contents: CheckpointContents, shard_files: Collection[str]
+) -> Iterator[FileProblem]:
     """Yield the pickles beside the weights (``training_args.bin``) that would run code."""
-    known = {problem.file for problem in contents.problems}
+    known = {problem.file for problem in contents.problems} | {*shard_files}
     for file in contents.files:
         if not file.endswith(_PICKLES) or file in known:
             continue
@@ -258,6 +270,7 @@ def _read_values(
         broken = read_spans(root, [*spans.numbers, *spans.sums], on_progress)
         counts, empty = _sum_counts(tensors, spans, reader)
         replicas = tuple(compare_replicas(survey.contents, reader))
+        zero_runs = find_zero_runs(tensors, spans.numbers, reader)
     return msgspec.structs.replace(
         survey,
         broken={**spans.broken, **broken, **survey.broken},
@@ -267,6 +280,8 @@ def _read_values(
         counts=counts,
         empty=empty,
         copies=replicas,
+        zero_runs=zero_runs,
+        scales=compare_scales(spans.numbers),
     )
 
 

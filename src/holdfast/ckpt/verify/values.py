@@ -1,8 +1,10 @@
-"""Counts NaN, infinities and non-zero values in a run of numbers at memory speed.
+"""Counts NaN, infinities, huge values and zero pages in a run of numbers at memory speed.
 
 Without the sign bit, float bit patterns sort by magnitude, and NaN and infinities sort above all
 finite values (IEEE 754). So the maximum of a block tells whether it is finite, whatever the dtype;
 only other blocks are counted element by element.
+
+A page is 4,096 bytes from a multiple of 4,096 in the file: what a file system loses at once.
 """
 
 from __future__ import annotations
@@ -14,9 +16,15 @@ import msgspec
 import numpy as np
 
 from holdfast.ckpt.contents import ITEMSIZE
+from holdfast.ckpt.tensor_blocks import numpy_dtype
 
 #: Elements per chunk: a chunk and its copy fit into the CPU cache.
 _CHUNK = 1 << 16
+PAGE_BYTES = 4096
+#: Zero pages recorded per run; elements per call of ``update`` that enter the mean square.
+_MAX_ZERO_PAGES, _SAMPLED = 64, 1 << 13
+#: A weight or moment above this is damaged or diverged; fp16 ends at 65,504.
+_HUGE = {"float64": 1e12, "float32": 1e12, "bfloat16": 1e12, "float16": 16384.0}
 Bits = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -46,12 +54,20 @@ _ONE_NAN = {"float8_e4m3fnuz": 0x80, "float8_e5m2fnuz": 0x80, "float8_e8m0fnu": 
 
 
 class ValueCounts(msgspec.Struct):
-    """Counts over ``elements`` values. ``other``: at least one is finite and not zero."""
+    """Counts over ``elements`` values. ``other``: at least one is finite and not zero.
+
+    ``huge`` values are finite, but larger than any weight. ``zero_pages`` are the first pages of
+    zeros, as offsets in the file. ``squares`` is the sum over ``sampled`` finite values.
+    """
 
     elements: int = 0
     nan: int = 0
     inf: int = 0
     other: bool = False
+    huge: int = 0
+    zero_pages: tuple[int, ...] = ()
+    squares: float = 0.0
+    sampled: int = 0
 
     @property
     def all_zero(self) -> bool:
@@ -64,6 +80,7 @@ class ValueCounts(msgspec.Struct):
         self.nan += more.nan
         self.inf += more.inf
         self.other = self.other or more.other
+        self.huge += more.huge
 
 
 _thread_local = threading.local()
@@ -78,15 +95,21 @@ def _scratch_buffer(dtype: np.dtype[Any]) -> Bits:
 
 
 class ValueCounter:
-    """Counts a run of values whose bytes arrive in chunks of any size."""
+    """Counts a run of values whose bytes arrive in chunks of any size, from byte ``start`` on."""
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, start: int = 0) -> None:
         self.counts = ValueCounts()
         self._dtype = dtype
         self._form = _FLOAT_BITS.get(dtype)
         itemsize = np.dtype(self._form.unsigned).itemsize if self._form else ITEMSIZE.get(dtype, 1)
         self._unsigned = np.dtype(f"u{itemsize}")
         self._magnitude = self._unsigned.type((1 << 8 * itemsize - 1) - 1)
+        self._huge = self._unsigned.type(
+            np.array(_HUGE[dtype], numpy_dtype(dtype)).view(self._unsigned)
+            if dtype in _HUGE
+            else self._magnitude
+        )
+        self._at = start
         self._rest = b""
 
     def update(self, data: memoryview) -> None:
@@ -107,8 +130,12 @@ class ValueCounter:
     def _count(self, bits: Bits) -> None:
         per_element = 2 if self._dtype.startswith("complex") else 1
         self.counts.elements += len(bits) // per_element
-        for at in range(0, len(bits), _CHUNK):
-            block = bits[at : at + _CHUNK]
+        if self._dtype in _HUGE:
+            self._sample(bits[:_SAMPLED])
+        # The first chunk ends at a page, so that all others consist of pages.
+        first = -self._at % PAGE_BYTES // bits.itemsize
+        for at in (*([0] if first else []), *range(first, len(bits), _CHUNK)):
+            block = bits[at : first if at < first else at + _CHUNK]
             if self._form is not None:
                 self._count_floats(block, self._form)
             else:
@@ -119,16 +146,41 @@ class ValueCounter:
                 )
                 self.counts.nan += nan
                 self.counts.other = self.counts.other or nan < int(np.count_nonzero(block))
+            self._at += block.nbytes
+
+    def _sample(self, bits: Bits) -> None:
+        """Add the first values of each call to the mean square."""
+        plain = bits[(bits & self._magnitude) <= self._huge]
+        values = plain.view(numpy_dtype(self._dtype)).astype(np.float64)
+        self.counts.squares += float(np.dot(values, values))
+        self.counts.sampled += len(values)
 
     def _count_floats(self, block: Bits, form: _FloatBits) -> None:
         unsigned = np.bitwise_and(
             block, self._magnitude, out=_scratch_buffer(self._unsigned)[: len(block)]
         )
+        self._find_zero_pages(unsigned)
         peak = int(unsigned.max())
         if peak < form.infinity or (peak == form.infinity and form.finite):
             self.counts.other = self.counts.other or peak > 0
+            if peak > self._huge:
+                self.counts.huge += int(np.count_nonzero(unsigned > self._huge))
             return
         self.counts.nan += int(np.count_nonzero(unsigned > form.infinity))
         self.counts.inf += 0 if form.finite else int(np.count_nonzero(unsigned == form.infinity))
+        self.counts.huge += int(
+            np.count_nonzero((unsigned > self._huge) & (unsigned < form.infinity))
+        )
         finite = unsigned[unsigned <= form.infinity if form.finite else unsigned < form.infinity]
         self.counts.other = self.counts.other or bool(finite.any())
+
+    def _find_zero_pages(self, unsigned: Bits) -> None:
+        per_page = PAGE_BYTES // unsigned.itemsize
+        pages = len(unsigned) // per_page if self._at % PAGE_BYTES == 0 else 0
+        left = _MAX_ZERO_PAGES - len(self.counts.zero_pages)
+        first = unsigned[: pages * per_page : per_page]  # most pages start with another value
+        if left and not first.all():
+            candidates = np.flatnonzero(first == 0)
+            peaks = unsigned[: pages * per_page].reshape(pages, per_page)[candidates].max(axis=1)
+            zeros = candidates[peaks == 0][:left]
+            self.counts.zero_pages += tuple(self._at + PAGE_BYTES * int(page) for page in zeros)

@@ -18,6 +18,7 @@ def counted(values, dtype, portion=1 << 20):
     data = memoryview(np.asarray(values, numpy_dtype(dtype)).tobytes())
     for at in range(0, len(data), portion):
         counter.update(data[at : at + portion])
+    counter.counts.squares = counter.counts.sampled = 0
     return counter.counts
 
 

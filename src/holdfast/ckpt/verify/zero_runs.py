@@ -1,0 +1,99 @@
+"""Locates runs of zeros inside tensors: pages that a disk or file system lost, and zero rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from holdfast.ckpt.contents import ITEMSIZE, Tensor
+from holdfast.ckpt.tensor_blocks import TensorReader
+from holdfast.ckpt.verify.file_pass import ValueSpan
+from holdfast.ckpt.verify.values import PAGE_BYTES
+from holdfast.core.errors import CheckpointUnreadable
+
+#: Runs located per checkpoint.
+_MAX_RUNS = 256
+
+
+class ZeroRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Zeros from byte ``start`` to ``stop`` of a file, in the tensor of section and name ``key``.
+
+    ``whole_rows``: it starts and ends with a row of a tensor of two dimensions or more.
+    """
+
+    key: tuple[str, str]
+    file: str
+    start: int
+    stop: int
+    whole_rows: bool
+
+    @property
+    def whole_pages(self) -> bool:
+        """Return whether it starts and ends with a page: chance makes that one in a million."""
+        return not (self.start % PAGE_BYTES or self.stop % PAGE_BYTES)
+
+
+def find_zero_runs(
+    tensors: Mapping[tuple[str, str], Tensor],
+    spans: Iterable[ValueSpan],
+    reader: TensorReader,
+) -> tuple[ZeroRun, ...]:
+    """Return the runs with a page of zeros in shards that are not all zeros."""
+    runs: list[ZeroRun] = []
+    for span in spans:
+        if span.complete and span.counts.zero_pages and span.counts.other:
+            try:
+                runs += _runs_of(span, tensors[span.key[:2]], reader)
+            except CheckpointUnreadable:  # reported as a broken file
+                continue
+        if len(runs) >= _MAX_RUNS:
+            break
+    return tuple(runs[:_MAX_RUNS])
+
+
+def _runs_of(span: ValueSpan, tensor: Tensor, reader: TensorReader) -> Iterator[ZeroRun]:
+    size = ITEMSIZE[tensor.dtype]
+    shard = tensor.shards[span.key[2]]
+    shape = tensor.shape if shard.flat else shard.shape
+    row = math.prod(shape[1:]) * size
+    base = shard.start[0] * size if shard.flat else 0
+    for first, last in _merge(span.counts.zero_pages):
+        start, stop = _extend(span, size, first, last, reader)
+        whole_rows = len(shape) > 1 and all(
+            at in (span.start, span.stop) or (base + at - span.start) % row == 0
+            for at in (start, stop)
+        )
+        yield ZeroRun(
+            key=span.key[:2], file=span.file, start=start, stop=stop, whole_rows=whole_rows
+        )
+
+
+def _merge(pages: Iterable[int]) -> list[tuple[int, int]]:
+    """Return start and stop of consecutive pages."""
+    runs: list[tuple[int, int]] = []
+    for at in pages:
+        if runs and runs[-1][1] == at:
+            runs[-1] = (runs[-1][0], at + PAGE_BYTES)
+        else:
+            runs.append((at, at + PAGE_BYTES))
+    return runs
+
+
+def _extend(
+    span: ValueSpan, size: int, first: int, last: int, reader: TensorReader
+) -> tuple[int, int]:
+    """Return where the zeros around the pages start and stop, in whole elements."""
+    before = _bytes(reader, span.file, max(span.start, first - PAGE_BYTES), first)
+    after = _bytes(reader, span.file, last, min(span.stop, last + PAGE_BYTES))
+    start = first - (len(before) - len(before.rstrip(b"\0")))
+    stop = last + len(after) - len(after.lstrip(b"\0"))
+    return (
+        span.start - (span.start - start) // size * size,
+        span.start + (stop - span.start) // size * size,
+    )
+
+
+def _bytes(reader: TensorReader, file: str, start: int, stop: int) -> bytes:
+    return b"".join(block.tobytes() for block in reader.read_bytes(file, start, stop - start))
