@@ -293,11 +293,11 @@ class HeterogeneousPipeline:
             first = min(self._spans[stage])
             broadcast(tensor, first, self._groups[stage], timeout=self._timeout)
 
-    def _autocast(self, stage: int, device: str) -> AbstractContextManager[object]:
+    def _autocast(self, device: str) -> AbstractContextManager[object]:
         group = next(each for each in self.config.groups if self._rank in each.ranks)
-        return (
-            torch.autocast(device, torch.bfloat16) if group.precision == "bf16" else nullcontext()
-        )
+        if group.precision == "bf16":
+            return torch.autocast(device, torch.bfloat16)
+        return nullcontext()
 
 
 def _part(tensor: Tensor, samples: range, part: range) -> Tensor:

@@ -105,6 +105,7 @@ def test_it_trains_as_one_process(text: str, tolerance: float, tmp_path: Path) -
     results = run(5, train_pipeline, tmp_path, text)
     count = parse_heterogeneous(text, "").stages
     weights: dict[int, list[list[torch.Tensor]]] = {}
+    assert not [each for each in results if isinstance(each, Exception)]
     for losses, of_stages in results:
         assert losses == results[0][0]
         for stage, values in of_stages.items():
