@@ -20,6 +20,7 @@ Importing this package is cheap and imports no torch. The names below are loaded
     holdfast.loss_weight(tokens)          weight of this rank's loss for unequal numbers of tokens
     holdfast.agree_precision()            the precision that every rank supports in hardware
     holdfast.read_heterogeneous(path)     read groups of ranks with batch and precision from YAML
+    holdfast.HeterogeneousPipeline(...)   the pipeline stages of that file, with unequal shares
     holdfast.reduce_by_groups(model)      reduce gradients within groups of ranks, then between
 """
 
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 #: Public name -> its module (or the module itself, for _MODULES).
 _LAZY = {
     "Checkpoint": "holdfast.training.checkpoint.checkpoint",
+    "HeterogeneousPipeline": "holdfast.training.heterogeneous.pipeline",
     "HeterogeneousSampler": "holdfast.training.heterogeneous.sampler",
     "SyncPoint": "holdfast.training.heterogeneous.batch_allocation",
     "Rebalancer": "holdfast.training.heterogeneous.rebalancer",
@@ -65,6 +67,7 @@ _MODULES = frozenset({"comm", "evaluate", "sinks"})
 
 __all__ = [
     "Checkpoint",
+    "HeterogeneousPipeline",
     "HeterogeneousSampler",
     "Hooks",
     "Rebalancer",

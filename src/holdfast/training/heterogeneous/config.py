@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import msgspec
 import yaml
@@ -106,6 +106,22 @@ class HeterogeneousConfig(msgspec.Struct, frozen=True):
         """Return the precision of all groups; empty if unset, or if pipeline stages differ."""
         precisions = {group.precision for group in self.groups}
         return precisions.pop() if len(precisions) == 1 else ""
+
+    @property
+    def stages(self) -> int:
+        """Return the number of pipeline stages; 1 if the model is not split."""
+        return 1 + max((stage for group in self.groups for stage in group.stages), default=0)
+
+    def spans(self, stage: int = 0) -> dict[int, tuple[range, ...]]:
+        """Return which samples of a global batch each micro-batch has, by rank of a stage."""
+        held = [group for group in self.groups if not group.stages or stage in group.stages]
+        sizes = sorted((rank, group.sizes) for group in held for rank in group.ranks)
+        ends = list(accumulate(size for _, each in sizes for size in each))
+        starts = iter([0, *ends])
+        return {
+            rank: tuple(range(start := next(starts), start + size) for size in each)
+            for rank, each in sizes
+        }
 
     def shares(self, stage: int = 0) -> BatchShares:
         """Return the shares of the ranks that hold a stage; without a pipeline, of all."""
