@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from holdfast.serve.live import reader, runs
+from holdfast.serve.live.source import ServerSource
 
 SCRIPT = Path(__file__).with_name("paced.py")
 
@@ -35,7 +37,9 @@ def wait_for(check, limit_s=60.0):
     raise AssertionError("nothing within the time limit")
 
 
-def test_the_leader_of_two_nodes_writes_the_state_of_all_ranks(launch, free_port, tmp_path):
+def test_the_leader_of_two_nodes_writes_and_serves_the_state_of_all_ranks(
+    launch, free_port, tmp_path
+):
     common = (
         "--rdzv-backend",
         "c10d",
@@ -50,7 +54,8 @@ def test_the_leader_of_two_nodes_writes_the_state_of_all_ranks(launch, free_port
         SCRIPT,
         tmp_path,
     )
-    nodes = [launch(*common, folder=f"node{at}", HOLDFAST_STRAGGLER_S="12") for at in (0, 1)]
+    variables = {"HOLDFAST_STRAGGLER_S": "6", "HOLDFAST_SERVE": "0"}
+    nodes = [launch(*common, folder=f"node{at}", **variables) for at in (0, 1)]
 
     def measured():
         found = read_leader(nodes)
@@ -58,9 +63,16 @@ def test_the_leader_of_two_nodes_writes_the_state_of_all_ranks(launch, free_port
         return found if ready else None
 
     folder, state = wait_for(measured)
+    (address,) = re.findall(r"live page: (\S+)", "".join(node.output for node in nodes))
+    source = ServerSource(address, None)
+    served = source.read().state
+    stack = source.stack(0, "")
     (tmp_path / "enough").touch()
     assert [node.end() for node in nodes] == [0, 0]
-    assert state.ranks.rank == [0, 1]
+    assert state.ranks.rank == served.ranks.rank == [0, 1]
+    assert served.generation == state.generation
+    assert stack.origin == "now" or "ptrace" in stack.why
+    assert not source.read().state  # it ended with the job
     assert len(set(state.ranks.node)) == 2
     assert all(memory > 50 for memory in state.ranks.memory)
     assert all(0 <= waited <= 1 for waited in state.ranks.waited)

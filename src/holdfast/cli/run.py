@@ -153,6 +153,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         choices=LANGUAGES,
     ),
     "--json-report": _option("FILE", "Write the verdict as JSON at the end.", type=Path),
+    "--serve": _option(
+        "[HOST:]PORT",
+        "While the job runs, its leader serves its page, metrics and `holdfast top` at this "
+        "address; 0: a free port.",
+    ),
     "--run-dir": _option("DIR", "Parent folder of the run's folder (default: holdfast-runs)."),
     "--history": _option(
         "DIR",

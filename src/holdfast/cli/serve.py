@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.general_options import OutputFolder
+
+if TYPE_CHECKING:
+    import uvicorn
 
 
 @click.command()
@@ -32,13 +38,14 @@ from holdfast.cli.general_options import OutputFolder
     show_default=True,
     help="Interval of --otlp.",
 )
+@click.option("--until-eof", is_flag=True, hidden=True, help="End when standard input ends.")
 @click.option(
     "--write-rules",
     metavar="DIR",
     type=OutputFolder(),
     help="Write Prometheus alert rules, a scrape configuration and a Grafana dashboard; then exit.",
 )
-def command(
+def command(  # noqa: PLR0913 - one per option
     *,
     runs: Path | None,
     host: str,
@@ -46,6 +53,7 @@ def command(
     metrics_only: bool,
     otlp: str | None,
     every: float,
+    until_eof: bool,
     write_rules: Path | None,
 ) -> None:
     """Show RUNS, the folder of all runs or of one, as a web page; serve metrics at /metrics.
@@ -56,6 +64,7 @@ def command(
     """
     import secrets
     import socket
+    import threading
 
     from holdfast.core import settings
     from holdfast.core.errors import MissingExtra
@@ -77,9 +86,9 @@ def command(
     watch = RunWatch(
         runs or Path(str(settings.read_setting("HOLDFAST_RUN_DIR").value)).expanduser()
     )
-    token = settings.read_text("HOLDFAST_SERVE_TOKEN")
+    token, created = settings.read_text("HOLDFAST_SERVE_TOKEN"), ""
     if token is None and not is_loopback(host):
-        token = secrets.token_urlsafe(24)
+        token = created = secrets.token_urlsafe(24)
     listener = open_socket(host, port)
     end_export = None
     if otlp is not None:
@@ -91,10 +100,22 @@ def command(
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared only
     shown = f"[{shown}]" if ":" in shown else shown
     address = f"http://{shown}:{listener.getsockname()[1]}/{'metrics' if metrics_only else ''}"
-    click.echo(f"holdfast: {watch.base} at {address}{f'?token={token}' if token else ''}", err=True)
+    click.echo(
+        f"holdfast: {watch.base} at {address}{f'?token={created}' if created else ''}", err=True
+    )
     try:
         application = create_application(watch, token, metrics_only=metrics_only)
-        make_server(application).run([listener])
+        server = make_server(application)
+        if until_eof:
+            threading.Thread(target=_end_at_eof, args=(server,), daemon=True).start()
+        server.run([listener])
     finally:
         if end_export is not None:
             end_export()
+
+
+def _end_at_eof(server: uvicorn.Server) -> None:
+    """End the server when the process that started it closes the pipe or dies."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    server.should_exit = True

@@ -83,13 +83,18 @@ class LiveWait(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LiveGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A process group: the newest collective that a member entered, and members that have not."""
+    """A process group: the newest collective that a member entered, and members that have not.
+
+    ``members`` are runs of ranks, as in ``ProcessGroupInfo.runs``; empty if they are unknown or
+    irregular.
+    """
 
     name: str
     backend: str
     size: int
     entered: int
     behind: int
+    members: tuple[tuple[int, int, int], ...] = ()
 
 
 class LiveFinding(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -31,6 +31,7 @@ from holdfast.launcher.terminal.connection import Prefix
 from holdfast.launcher.watcher_channel import WatcherChannel
 from holdfast.recorder import faults, parse_duration
 from holdfast.training.compiled_extensions import prepare_extensions
+from holdfast.watcher.live_port import parse_address
 from holdfast.watcher.run_folder import RunFolder
 
 #: --max-restarts if only --max-failures is set.
@@ -60,6 +61,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     no_gate: bool = False
     alert: tuple[str, ...] = ()
     history: str | None = None
+    serve: str | None = None
     skip_batches: bool = False
     launch_options: tuple[str, ...] = ()
     prefix: str = Prefix.AUTO
@@ -159,6 +161,10 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     if request.act_after is not None:  # only the watcher reads it
         act_after_s = _parse_time("--act-after", request.act_after)
         environment = {**environment, "HOLDFAST_ACT_AFTER": f"{act_after_s:g}"}
+    serve = request.serve or settings.read_text("HOLDFAST_SERVE", environ=environment)
+    if serve is not None:
+        parse_address(serve)
+        environment = {**environment, "HOLDFAST_SERVE": serve}
     library = prepare_extensions(recorder, print_message, faults=bool(inject))
     script = options.training_script
     if not (options.no_python or options.module):

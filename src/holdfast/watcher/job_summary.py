@@ -48,7 +48,7 @@ class JobSummary(msgspec.Struct, frozen=True):
 def encode_summary(summary: JobSummary) -> str:
     """Return the summary as text, for the store of the job."""
     groups = {
-        name: replace(group, ranks=None, runs=_cached_runs(group.ranks)) if group.ranks else group
+        name: replace(group, ranks=None, runs=rank_runs(group.ranks)) if group.ranks else group
         for name, group in summary.groups.items()
     }
     data = msgspec.msgpack.encode(replace(summary, groups=groups))
@@ -74,7 +74,8 @@ _runs_cache: dict[int, tuple[tuple[int, ...], _Runs]] = {}
 _MAX_CACHED = 1024
 
 
-def _cached_runs(ranks: tuple[int, ...]) -> _Runs:
+def rank_runs(ranks: tuple[int, ...]) -> _Runs:
+    """Return first rank, distance and number of each run of ``ranks`` in which they are equal."""
     cached = _runs_cache.get(id(ranks))
     if cached is None:
         if len(_runs_cache) >= _MAX_CACHED:
@@ -84,7 +85,6 @@ def _cached_runs(ranks: tuple[int, ...]) -> _Runs:
 
 
 def _runs(ranks: tuple[int, ...]) -> _Runs:
-    """Return first rank, distance and number of each run of ``ranks`` in which they are equal."""
     runs: list[tuple[int, int, int]] = []
     for rank in ranks:
         if runs:

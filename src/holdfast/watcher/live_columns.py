@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from holdfast.core.findings import Finding
 from holdfast.core.live_state import (
@@ -27,7 +28,7 @@ from holdfast.core.live_state import (
 from holdfast.core.rank_sets import compress_ranks
 from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, RecordedCall
 from holdfast.core.text import shorten
-from holdfast.watcher.job_summary import JobSummary
+from holdfast.watcher.job_summary import JobSummary, rank_runs
 from holdfast.watcher.rules.wait_for_graph import STORE_CALLS, build_wait_graph
 
 MAX_NODES, MAX_CALLS, MAX_WAITS, MAX_GROUPS, MAX_LATENCIES, MAX_FINDINGS = (
@@ -39,6 +40,8 @@ MAX_NODES, MAX_CALLS, MAX_WAITS, MAX_GROUPS, MAX_LATENCIES, MAX_FINDINGS = (
     32,
 )
 MAX_TEXT = 300
+#: Runs of ranks by which the members of a group are described.
+MAX_RUNS = 64
 #: A wait that is shorter is normal and gone when it is shown.
 SHOWN_WAIT_S = 1.0
 #: Calls in the store of the job, which the recorder lists as groups of their name.
@@ -185,9 +188,17 @@ def _groups(
         behind = size - numbers.count(newest)
         label = group_label(name, group)
         backend = group.backend if group is not None else ""
-        rows.append(LiveGroup(shorten(label, MAX_TEXT), backend, size, newest, behind))
-    rows.sort(key=lambda row: (-row.behind, -row.size, row.name))
-    return tuple(rows[:MAX_GROUPS]), max(len(rows) - MAX_GROUPS, 0)
+        members = group.ranks if group is not None and group.ranks is not None else ()
+        row = LiveGroup(shorten(label, MAX_TEXT), backend, size, newest, behind)
+        rows.append((row, members))
+    rows.sort(key=lambda pair: (-pair[0].behind, -pair[0].size, pair[0].name))
+    shown = tuple(replace(row, members=_few_runs(members)) for row, members in rows[:MAX_GROUPS])
+    return shown, max(len(rows) - MAX_GROUPS, 0)
+
+
+def _few_runs(members: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+    runs = rank_runs(members)
+    return runs if len(runs) <= MAX_RUNS else ()
 
 
 def group_label(name: str, group: ProcessGroupInfo | None) -> str:

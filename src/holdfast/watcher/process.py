@@ -59,6 +59,7 @@ from holdfast.watcher.job_summary import (
     unreachable_node,
 )
 from holdfast.watcher.limit_learning import LimitLearner
+from holdfast.watcher.live_port import LivePort
 from holdfast.watcher.live_writer import LiveWriter
 from holdfast.watcher.node import NodeSensor, WorkerProcess
 from holdfast.watcher.orphans import WorkerTree, end_orphans
@@ -87,9 +88,10 @@ class NodeWatcher:
         health: HostHealthMonitor,
         live: LiveWriter,
         window_s: float,
+        port: LivePort | None = None,
     ) -> None:
         self._learner = learner
-        self._live = live
+        self._live, self._port = live, port or LivePort(None)
         self._notice = ""
         self._window_s = window_s
         self._stragglers = StragglerWatch(0.0, warns=False)
@@ -153,7 +155,7 @@ class NodeWatcher:
         if node is None or job is None:
             return
         self._workers.remember_children()
-        for sentence in self._health.new_sentences():
+        for sentence in (*self._health.new_sentences(), *self._port.new_sentences()):
             yield ProgressNote(text=sentence)
         summary = node.observe()
         for rank, about, text in node.new_warnings():
@@ -219,6 +221,8 @@ class NodeWatcher:
         self._links = SlowLinkWatch(self._window_s)
         self._workers = WorkerTree([worker.pid for worker in workers])
         self._health.start()
+        if job.leader:
+            self._port.start(job.run_dir)
         with suppress(OSError):  # a full disk must not end the watcher
             write_atomic(Path(job.run_dir, COMMAND), msgspec.json.encode(_redacted_command(job)))
 
@@ -361,7 +365,9 @@ def main() -> None:
     )
     learner = LimitLearner(configured_limits(), fixed_limits())
     live = LiveWriter(settings.read_seconds("HOLDFAST_LIVE_S"))
-    watcher = NodeWatcher(learner, health, live, settings.read_seconds("HOLDFAST_STRAGGLER_S"))
+    port = LivePort(settings.read_text("HOLDFAST_SERVE"))
+    window_s = settings.read_seconds("HOLDFAST_STRAGGLER_S")
+    watcher = NodeWatcher(learner, health, live, window_s, port)
     requests = read_requests()
     due = time.monotonic()
     while True:
@@ -378,6 +384,7 @@ def main() -> None:
         for reply in replies:
             send(reply)
     live.close()
+    port.close()
     if not health.close():
         os._exit(0)  # a normal exit would wait for a check that blocks
 

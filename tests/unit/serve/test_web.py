@@ -74,7 +74,8 @@ def test_the_documents_of_a_run(address):
 def test_a_rank_has_its_state_and_its_stack_from_the_incident(address):
     found = read(address, f"/api/run/{RUN}/rank/2")
     assert found["now"]["step"] == 107
-    assert found["stack"] == ["/job/train.py:41 in train", "/job/train.py:9 in main"]
+    assert found["stack"]["origin"] == "in incident 0"
+    assert found["stack"]["frames"] == ["/job/train.py:41 in train", "/job/train.py:9 in main"]
     assert read(address, f"/api/run/{RUN}/rank/3")["now"]["wait"][2] == "2"
     assert read(address, f"/api/run/{RUN}/rank/999")["now"] is None
 

@@ -99,18 +99,26 @@ def _read_state(path: Path) -> LiveState:
     state = decode_document(
         data, LiveState, schema=SCHEMA, max_bytes=MAX_STATE_BYTES, error=_Unreadable
     )
+    problem = find_inconsistency(state)
+    if problem:
+        raise _Unreadable(problem)
+    return state
+
+
+def find_inconsistency(state: LiveState) -> str:
+    """Return what is wrong with columns and indices, as a predicate; empty if nothing is."""
     lengths = {len(getattr(state.ranks, name)) for name in state.ranks.__struct_fields__}
     if len(lengths) != 1:
-        raise _Unreadable("is not valid: its columns differ in length")
+        return "is not valid: its columns differ in length"
     tables = {"node": state.nodes, "life": state.lives, "phase": state.phases}
     tables |= {"call": state.calls, "wait": state.waits}
     for name, table in tables.items():
         column = getattr(state.ranks, name)
         if column and not (min(column) >= -1 and max(column) < len(table)):
-            raise _Unreadable(f"is not valid: an index in {name} is out of range")
+            return f"is not valid: an index in {name} is out of range"
     if any(not 0 <= wait.call < len(state.calls) for wait in state.waits):
-        raise _Unreadable("is not valid: an index of a wait is out of range")
-    return state
+        return "is not valid: an index of a wait is out of range"
+    return ""
 
 
 def read_series(folder: Path, columns: int = SERIES_COLUMNS) -> tuple[SeriesPoint, ...]:

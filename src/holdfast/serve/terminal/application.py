@@ -1,24 +1,26 @@
-"""The terminal application: a table of ranks that follows the run folder."""
+"""The terminal application: a table of ranks that follows a run."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import ClassVar
+from contextlib import suppress
+from typing import Any, ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from holdfast.core.live_state import LiveState
 from holdfast.core.text import escape_invisible, pluralize
-from holdfast.serve.live import reader, runs
+from holdfast.serve.live.reader import LiveReading
+from holdfast.serve.live.source import RunSource
 from holdfast.serve.terminal import rows
-from holdfast.serve.terminal.rows import TopRow
+from holdfast.serve.terminal.rows import TopRow, TopView
 
 EVERY_S = 1.0
 #: Columns of numbers, aligned to the right.
@@ -26,24 +28,46 @@ _NUMBERS = frozenset({"step", "steps/s", "in coll.", "silent", "memory", "GPU"})
 
 
 class StackScreen(ModalScreen[None]):
-    """The state and the stack of one rank."""
+    """The state and the stack of one rank; ``r`` samples it again."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape,q,enter", "dismiss", "Close"),
+        ("r", "sample", "Sample again"),
+    ]
 
-    def __init__(self, title: str, lines: Sequence[str]) -> None:
+    def __init__(self, source: RunSource, rank: int, host: str, lines: Sequence[str]) -> None:
         super().__init__()
-        self._title, self._lines = title, lines
+        self._source, self._rank, self._host, self._lines = source, rank, host, lines
 
     def compose(self) -> ComposeResult:
         """Yield the text; it scrolls."""
         with VerticalScroll(id="stack"):
-            yield Static(Text(self._title, style="bold"))
-            yield Static(Text("\n".join(self._lines)), id="stack-lines")
-            yield Static(Text("Escape closes.", style="dim"))
+            yield Static(Text(f"rank {self._rank}", style="bold"))
+            yield Static(Text("\n".join(self._lines)), id="rank-lines")
+            yield Static(id="stack-lines")
+            yield Static(Text("r samples the stack again, Escape closes.", style="dim"))
+
+    def on_mount(self) -> None:
+        """Read the stack in a thread: it may be sampled, here or by the server."""
+        self.action_sample()
+
+    def action_sample(self) -> None:
+        """Read the stack again."""
+        self.query_one("#stack-lines", Static).update(Text("\nReading the stack"))
+        self.run_worker(self._read, thread=True, exclusive=True)
+
+    def _read(self) -> None:
+        stack = self._source.stack(self._rank, self._host)
+        lines = ["", f"No sample of now: {stack.why}"] if stack.why else []
+        if stack.frames:
+            lines += ["", f"Stack {stack.origin}, innermost call first:", *stack.frames]
+        text = Text("\n".join(map(escape_invisible, lines)))
+        with suppress(RuntimeError, NoMatches):  # closed meanwhile
+            self.app.call_from_thread(self.query_one("#stack-lines", Static).update, text)
 
 
 class TopApplication(App[None]):
-    """Shows the live state in ``folder``."""
+    """Shows the live state of a run."""
 
     TITLE = "holdfast top"
     ENABLE_COMMAND_PALETTE = False
@@ -62,16 +86,17 @@ class TopApplication(App[None]):
         ("r", "reverse", "Reverse"),
         ("slash", "filter", "Filter"),
         ("f", "fold", "Fold"),
+        ("b", "blocks", "Groups"),
         ("q", "quit", "Quit"),
         ("escape", "clear", "Clear filter"),
     ]
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, source: RunSource) -> None:
         super().__init__()
-        self._folder = folder
+        self._source = source
         self._state: LiveState | None = None
         self._rows: list[TopRow] = []
-        self._sort, self._reverse, self._fold, self._text = "difference", False, True, ""
+        self._view = TopView()
 
     def compose(self) -> ComposeResult:
         """Yield head, table, groups and waits, filter, keys."""
@@ -86,15 +111,24 @@ class TopApplication(App[None]):
         """Start to follow the run."""
         self.query_one(DataTable).add_columns(*rows.COLUMNS)
         self.query_one(DataTable).focus()
-        self._follow()
-        self.set_interval(EVERY_S, self._follow)
+        self.follow()
+        self.set_interval(EVERY_S, self.follow)
 
-    def _follow(self) -> None:
-        """Read the state; draw only what changed."""
-        reading = reader.read_live(self._folder, time.time())
+    def follow(self) -> None:
+        """Read the state in a thread, unless it is being read: a disk or a network may hang."""
+        if not any(worker.name == "read" and not worker.is_finished for worker in self.workers):
+            self.run_worker(self._read, name="read", thread=True)
+
+    def _read(self) -> None:
+        reading = self._source.read()
+        with suppress(RuntimeError):  # the application ended meanwhile
+            self.call_from_thread(self._show, reading)
+
+    def _show(self, reading: LiveReading) -> None:
+        """Draw what changed."""
         problems = [escape_invisible(problem) for problem in reading.problems]
-        if reading.state is None:
-            problems.append(f"{self._folder} has no live state yet; its leader writes it")
+        if reading.state is None and not (problems and self._state):
+            problems.append(f"{self._source.name} has no live state yet; its leader writes it")
         self.query_one("#problems", Static).update(Text("\n".join(problems)))
         if reading.state is not None and reading.state != self._state:
             self._state = reading.state
@@ -104,15 +138,15 @@ class TopApplication(App[None]):
         state = self._state
         if state is None:
             return
-        self._rows = rows.build_rows(
-            state, sort=self._sort, reverse=self._reverse, text=self._text, fold=self._fold
-        )
+        view = self._view
+        self._rows = rows.build_rows(state, view)
         head = Text(rows.head_line(state), style="bold")
         if state.notice:
             head.append(f"\n{escape_invisible(state.notice)}", style="bold red")
-        order = f"{'reverse ' if self._reverse else ''}order: {self._sort}"
+        order = f"{'reverse ' if view.reverse else ''}order: {view.sort}"
         shown = f"{pluralize(len(self._rows), 'row')}, {order}"
-        head.append(f"\n{shown}{f', filter: {self._text}' if self._text else ''}", style="dim")
+        shown += ", a block per process group" if view.blocks else ""
+        head.append(f"\n{shown}{f', filter: {view.text}' if view.text else ''}", style="dim")
         self.query_one("#head", Static).update(head)
         below = Text("\n".join(rows.group_lines(state)))
         for line in rows.finding_lines(state):
@@ -142,30 +176,30 @@ class TopApplication(App[None]):
 
     def _open_rank(self, row: TopRow) -> None:
         rank = row.ranks[0]
-        found = runs.read_stacks(self._folder, rank)
         lines = [f"{name}: {cell}" for name, cell in zip(rows.COLUMNS, row.cells(), strict=True)]
-        if found is None:
-            lines += ["", "No incident has a stack of this rank. On its host: holdfast attach"]
-        else:
-            incident, stack = found
-            lines += ["", f"Stack in incident {incident}, innermost call first:"]
-            lines += [escape_invisible(line) for line in stack]
-        self.push_screen(StackScreen(f"rank {rank}", lines))
+        host = row.host if len(row.ranks) == 1 else ""
+        self.push_screen(StackScreen(self._source, rank, host, lines))
+
+    def _change(self, **fields: Any) -> None:
+        self._view = replace(self._view, **fields)
+        self._draw()
 
     def action_sort(self) -> None:
         """Sort by the next column."""
-        self._sort = rows.SORTS[(rows.SORTS.index(self._sort) + 1) % len(rows.SORTS)]
-        self._draw()
+        at = rows.SORTS.index(self._view.sort) + 1
+        self._change(sort=rows.SORTS[at % len(rows.SORTS)])
 
     def action_reverse(self) -> None:
         """Reverse the order."""
-        self._reverse = not self._reverse
-        self._draw()
+        self._change(reverse=not self._view.reverse)
 
     def action_fold(self) -> None:
         """Fold ranks that do not differ, or show each."""
-        self._fold = not self._fold
-        self._draw()
+        self._change(fold=not self._view.fold)
+
+    def action_blocks(self) -> None:
+        """Show a block of rows per process group, or all ranks once."""
+        self._change(blocks=not self._view.blocks)
 
     def action_filter(self) -> None:
         """Show the filter."""
@@ -175,8 +209,7 @@ class TopApplication(App[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while the user types."""
-        self._text = event.value
-        self._draw()
+        self._change(text=event.value)
 
     def on_input_submitted(self, _event: Input.Submitted) -> None:
         """Keep the filter and return to the table."""
@@ -193,7 +226,15 @@ class TopApplication(App[None]):
 
 def _styled(row: TopRow) -> list[Text]:
     """Return the cells; a row that differs is highlighted."""
-    style = "bold red" if row.difference >= 10 else "bold" if row.difference >= 1 else ""
+    style = (
+        "reverse"
+        if row.is_head
+        else "bold red"
+        if row.difference >= 10
+        else "bold"
+        if row.difference >= 1
+        else ""
+    )
     return [
         Text(cell, style=style, justify="right" if name in _NUMBERS else "left")
         for name, cell in zip(rows.COLUMNS, row.cells(), strict=True)

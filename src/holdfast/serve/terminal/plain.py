@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TextIO
 
 from holdfast.core.text import encodable, escape_invisible
@@ -12,12 +11,12 @@ from holdfast.serve.terminal import rows
 MAX_ROWS = 50
 
 
-def print_table(reading: LiveReading, folder: Path, out: TextIO) -> None:
+def print_table(reading: LiveReading, name: str, out: TextIO) -> None:
     """Print head, rows, groups, waits and findings."""
     lines = [escape_invisible(problem) for problem in reading.problems]
     state = reading.state
     if state is None:
-        lines.append(f"{folder} has no live state: the leader writes it while the job runs")
+        lines.append(f"{name} has no live state: the leader writes it while the job runs")
     else:
         lines.append(rows.head_line(state))
         if state.notice:

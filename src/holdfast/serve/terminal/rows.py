@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.live_state import NONE, LiveState
+from holdfast.core.live_state import NONE, LiveGroup, LiveState
 from holdfast.core.rank_sets import rank_label
 from holdfast.core.text import escape_invisible, format_duration, format_percent, pluralize
 
@@ -26,23 +26,30 @@ SORTS = ("ranks", "difference", "step", "steps/s", "in coll.", "silent", "memory
 
 
 class TopRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks in the same state, with the values of the first of them; None: unknown."""
+    """Ranks in the same state, with the values of the first of them; None: unknown.
+
+    The head of a block has its ranks and ``state`` only.
+    """
 
     ranks: tuple[int, ...]
-    host: str
-    step: int | None
-    rate: float | None
-    waited: float | None
-    silent_s: float
-    memory: int | None
-    temperature: int | None
+    host: str = ""
+    step: int | None = None
+    rate: float | None = None
+    waited: float | None = None
+    silent_s: float = 0.0
+    memory: int | None = None
+    temperature: int | None = None
     state: str
     difference: float = 0.0
+    is_head: bool = False
 
     def cells(self) -> tuple[str, ...]:
         """Return the texts of the columns."""
+        ranks, state = rank_label(self.ranks), escape_invisible(self.state)
+        if self.is_head:
+            return (ranks, *[""] * (len(COLUMNS) - 2), state)
         return (
-            rank_label(self.ranks),
+            ranks,
             escape_invisible(self.host),
             "-" if self.step is None else f"{self.step:,}",
             "-" if self.rate is None else f"{self.rate:.2f}",
@@ -50,34 +57,73 @@ class TopRow(msgspec.Struct, frozen=True, kw_only=True):
             "" if self.silent_s < _SILENT_S else format_duration(self.silent_s),
             "-" if self.memory is None else f"{self.memory / 1024:.1f} GiB",
             "-" if self.temperature is None else f"{self.temperature} °C",
-            escape_invisible(self.state),
+            state,
         )
 
 
-def build_rows(
-    state: LiveState,
-    *,
-    sort: str = "difference",
-    reverse: bool = False,
-    text: str = "",
-    fold: bool = True,
-) -> list[TopRow]:
-    """Return the rows to show; ``text`` keeps rows with that text, or that rank."""
+class TopView(msgspec.Struct, frozen=True, kw_only=True):
+    """What to show: the order, rows with ``text`` or that rank, folded rows, a block per group."""
+
+    sort: str = "difference"
+    reverse: bool = False
+    text: str = ""
+    fold: bool = True
+    blocks: bool = False
+
+
+def build_rows(state: LiveState, view: TopView | None = None) -> list[TopRow]:
+    """Return the rows to show; with blocks, a rank has a row in each of its process groups."""
+    view = view or TopView()
     ranks = state.ranks
     medians = {
         name: _median(getattr(ranks, name)) for name in ("step", "waited", "memory", "silent_s")
     }
+    heat = _temperatures(state)
+    if not view.blocks:
+        return _section(state, view, range(len(ranks.rank)), medians, heat)[:MAX_ROWS]
+    position = {rank: at for at, rank in enumerate(ranks.rank)}
+    rows: list[TopRow] = []
+    for group in state.groups:
+        members = [position[rank] for rank in _members(group, len(position)) if rank in position]
+        section = _section(state, view, members, medians, heat)
+        if section:
+            rows += [_head(group, tuple(ranks.rank[at] for at in members)), *section]
+        if len(rows) >= MAX_ROWS:
+            break
+    return rows[:MAX_ROWS]
+
+
+def _members(group: LiveGroup, limit: int) -> list[int]:
+    """Return the ranks of a group, at most ``limit``: a file may be damaged."""
+    return [
+        rank
+        for first, distance, count in group.members
+        for rank in range(first, first + min(count, limit) * max(distance, 1), max(distance, 1))
+    ][:limit]
+
+
+def _head(group: LiveGroup, ranks: tuple[int, ...]) -> TopRow:
+    return TopRow(ranks=ranks, state=f"group {describe_group(group)}", is_head=True)
+
+
+def _section(
+    state: LiveState,
+    view: TopView,
+    members: Sequence[int],
+    medians: Mapping[str, float | None],
+    heat: dict[tuple[int, int], int],
+) -> list[TopRow]:
+    """Return the rows of some ranks, in the order of the view."""
     folded: dict[tuple[Any, ...], list[int]] = {}
-    folds = fold and len(ranks.rank) > UNFOLDED
-    for at in range(len(ranks.rank)):
+    folds = view.fold and len(state.ranks.rank) > UNFOLDED
+    for at in members:
         key = (at,) if not folds else _fold_key(state, at, medians)
         folded.setdefault(key, []).append(at)
-    heat = _temperatures(state)
-    rows = [_row(state, members, medians, heat) for members in folded.values()]
-    if text:
-        rows = [row for row in rows if _matches(row, text.lower())]
-    rows.sort(key=_ORDER[sort], reverse=reverse)
-    return rows[:MAX_ROWS]
+    rows = [_row(state, alike, medians, heat) for alike in folded.values()]
+    if view.text:
+        rows = [row for row in rows if _matches(row, view.text.lower())]
+    rows.sort(key=_ORDER[view.sort], reverse=view.reverse)
+    return rows
 
 
 def _fold_key(state: LiveState, at: int, medians: Mapping[str, float | None]) -> tuple[Any, ...]:
@@ -215,12 +261,16 @@ def group_lines(state: LiveState, limit: int = 6) -> list[str]:
             f"#{call.sequence} of {call.group} for {format_duration(max(state.at - wait.since, 0))}"
             f"{site}"
         )
-    for group in state.groups[:limit]:
-        behind = f", not entered by {pluralize(group.behind, 'rank')}" if group.behind else ""
-        size = pluralize(group.size, "rank")
-        lines.append(f"{group.name} ({group.backend or '?'}, {size}): #{group.entered}{behind}")
+    lines += map(describe_group, state.groups[:limit])
     lines += ["and more groups"] if len(state.groups) > limit else []
     return [escape_invisible(line) for line in lines]
+
+
+def describe_group(group: LiveGroup) -> str:
+    """Return name, backend, size and newest collective of a group, and members behind."""
+    behind = f", not entered by {pluralize(group.behind, 'rank')}" if group.behind else ""
+    size = pluralize(group.size, "rank")
+    return f"{group.name} ({group.backend or '?'}, {size}): #{group.entered}{behind}"
 
 
 def finding_lines(state: LiveState, limit: int = 4) -> list[str]:

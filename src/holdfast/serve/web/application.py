@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
+import threading
 from collections.abc import AsyncIterator, Hashable
 from functools import cache
 from importlib.resources import files
@@ -20,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.serve.live import runs
+from holdfast.serve.live.stacks import read_stack
 from holdfast.serve.live.watch import RunWatch
 from holdfast.serve.metrics.prometheus import CONTENT_TYPE, collect_runs, render_metrics
 from holdfast.serve.web import documents
@@ -64,6 +65,7 @@ def create_application(
     )
     application.state.watch = watch
     application.state.streams = 0
+    application.state.sampling = threading.Lock()
     application.state.is_ending = bool
     return application
 
@@ -157,21 +159,14 @@ def _past(request: Request) -> Response:
 
 def _rank(request: Request) -> Response:
     folder, rank = _folder(request), request.path_params["rank"]
-    stack = runs.read_stacks(folder, rank)
     state = _watch(request).live(folder).state
-    known = state is not None and rank in state.ranks.rank
-    return _json(
-        msgspec.json.encode(
-            {
-                "rank": rank,
-                "now": documents.rank_document(state, state.ranks.rank.index(rank))
-                if state is not None and known
-                else None,
-                "incident": stack[0] if stack else None,
-                "stack": stack[1] if stack else (),
-            }
-        )
-    )
+    now = None
+    if state is not None and rank in state.ranks.rank:
+        now = documents.rank_document(state, state.ranks.rank.index(rank))
+    host = now["node"].host if now is not None and now["node"] is not None else ""
+    with request.app.state.sampling:  # one sample at a time: each runs py-spy
+        stack = read_stack(folder, rank, host)
+    return _json(msgspec.json.encode({"rank": rank, "now": now, "stack": stack}))
 
 
 async def _events(request: Request) -> Response:

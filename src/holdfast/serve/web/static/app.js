@@ -142,7 +142,8 @@ async function openRank(rank) {
     const rows = now ? [["host", now.node?.host], ["process", now.life], ["step", number(now.step)], ["steps per second", number(now.rate, 2)], ["time in collectives", percent(now.waited)], ["since progress", duration(now.silent_s)], ["call", now.call ? `${now.call[2]} #${now.call[1]} of group ${now.call[0]} at ${now.call[3]}` : "none"], ["waits for", now.wait ? now.wait[2] : "none"], ["memory", now.memory === null ? "–" : gib(now.memory * 2 ** 20)], ["GPU", now.gpu ?? "–"]] : [];
     const list = element("dl");
     for (const [name, value] of rows) list.append(element("dt", {}, name), element("dd", {}, hidden(String(value ?? "–"))));
-    const stack = found.stack.length ? [element("h3", {}, `Stack in incident ${found.incident}`), element("pre", {}, found.stack.map(hidden).join("\n"))] : [element("p", { className: "soft" }, "No incident has a stack of this rank. On its host: holdfast attach")];
+    const { origin, frames, why } = found.stack;
+    const stack = [why ? element("p", { className: "soft" }, `No sample of now: ${hidden(why)}`) : null, frames.length ? element("h3", {}, `Stack ${origin}`) : null, frames.length ? element("pre", {}, frames.map(hidden).join("\n")) : null].filter(Boolean);
     $("rank-body").replaceChildren(rows.length ? list : element("p", {}, "There is no such rank in the live state."), ...stack);
   } catch (error) {
     $("rank-body").replaceChildren(element("p", {}, error.message));
