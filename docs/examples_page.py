@@ -21,13 +21,6 @@ Each example is one folder of `examples/` with a `broken.py` that hangs or fails
 that trains. All run on a laptop, without a GPU. For each, this page shows the linter's finding and
 the repair; `holdfast run` reports the same line, with the ranks that entered the collective and
 those that did not.
-
-```sh
-holdfast run --standalone --nproc-per-node 2 --act-after 5s examples/ddp/broken.py
-```
-
-Without `--act-after` a hang that may still recover is reported within seconds, and ends after one
-minute.
 """
 _LARGER = """\
 ## Larger examples
