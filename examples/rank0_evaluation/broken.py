@@ -13,9 +13,8 @@ def evaluate(model: torch.nn.Module) -> float:
     return float(loss / dist.get_world_size())
 
 
-def main() -> None:
+def train() -> None:
     """Train for 20 steps, and evaluate every 10."""
-    dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     model = DistributedDataParallel(torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -25,9 +24,9 @@ def main() -> None:
         optimizer.zero_grad()
         if step % 10 == 0 and dist.get_rank() == 0:
             print(f"step {step}: loss {evaluate(model.module):.3f}")
-    del model
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    dist.init_process_group("gloo")
+    train()
+    dist.destroy_process_group()

@@ -13,9 +13,8 @@ def evaluate(model: torch.nn.Module) -> float:
     return float(loss / dist.get_world_size())
 
 
-def main() -> None:
+def train() -> None:
     """Train for 20 steps, and evaluate every 10."""
-    dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     model = DistributedDataParallel(torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -27,9 +26,9 @@ def main() -> None:
             loss = evaluate(model.module)
             if dist.get_rank() == 0:
                 print(f"step {step}: loss {loss:.3f}")
-    del model  # before its group, or torch's destructors may deadlock (PROC013)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    dist.init_process_group("gloo")
+    train()
+    dist.destroy_process_group()

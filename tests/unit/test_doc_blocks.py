@@ -1,0 +1,191 @@
+"""Every code block of the documentation is valid: commands and options exist, Python names too.
+
+Blocks of output are marked as ``text``.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+import holdfast
+from holdfast.cli import COMMANDS, root
+from holdfast.cli.run import OPTIONS
+from holdfast.cli.torchrun_options import leading_options
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / "README.md", ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "api").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(holdfast [a-z][^`]*)`")
+SHELL = {"sh", "bash", "console"}
+LANGUAGES = SHELL | {"python", "toml", "yaml", "json", "text", "diff", "sql"}
+#: Where a command ends, in words as shlex splits them.
+ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "2>", "2>&1", "<"}
+PACKAGE = ROOT / "src" / "holdfast"
+
+
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    """Return the language and text of each block."""
+    return [(info.split(" ")[0], text) for info, text in BLOCK.findall(page.read_text())]
+
+
+def commands_of(language: str, text: str) -> Iterator[list[str]]:
+    """Yield the words after each ``holdfast`` of a block of shell or output."""
+    lines = text.replace("\\\n", " ").splitlines()
+    if language != "sh":
+        lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    for line in lines:
+        yield from commands_in(line)
+
+
+def commands_in(line: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    found: list[str] = []
+    inside = False
+    for word in [*lexer, ";"]:
+        if word in ENDS:
+            if inside:
+                yield found
+            found, inside = [], False
+        elif inside:
+            found.append(word)
+        else:
+            inside = word == "holdfast"
+
+
+def check_command(words: list[str]) -> None:
+    """Raise an error if a command or an option does not exist."""
+    context = click.Context(root, info_name="holdfast")
+    rest = root.make_parser(context).parse_args(args=list(words))[1]
+    if not rest or "…" in rest[0]:
+        return
+    assert rest[0] in COMMANDS, rest
+    if rest[0] == "run":
+        check_run(rest[1:])
+    else:
+        check_options(import_module(COMMANDS[rest[0]][0]).command, rest, context)
+
+
+def check_run(words: list[str]) -> None:
+    own = {flag: "metavar" in row for flag, row in OPTIONS.items()}
+    for written, full in leading_options(words, {"-h": False, "--help": False, **own}):
+        assert full, f"holdfast run has no option {written}"
+
+
+def check_options(command: Any, words: list[str], parent: click.Context) -> None:
+    if words[:2] == ["bench", "scaling"]:
+        command, words = import_module("holdfast.cli.bench_scaling").scaling, words[1:]
+    context = click.Context(command, info_name=words[0], parent=parent)
+    context.allow_extra_args = True
+    rest = command.make_parser(context).parse_args(args=words[1:])[1]
+    if isinstance(command, click.Group) and rest:
+        if rest[0] in command.list_commands(context):
+            check_options(command.get_command(context, rest[0]), rest, context)
+        else:
+            assert words[0] == "history", f"no command {words}"  # its argument is a run
+
+
+def check_python(text: str) -> None:
+    """Raise an error if the text is no Python, or uses a name that holdfast does not have."""
+    for node in ast.walk(ast.parse(textwrap.dedent(text))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast"):
+            names = names_of(str(node.module))
+            assert {each.name for each in node.names} <= names, node.module
+        elif isinstance(node, ast.Attribute) and (path := path_of(node)).startswith("holdfast."):
+            check_path(path.split(".")[1:])
+
+
+def check_path(parts: list[str]) -> None:
+    """Check ``holdfast.NAME`` and ``holdfast.MODULE.NAME`` without an import of torch."""
+    assert parts[0] in {*holdfast.__all__, "training"}, parts
+    if parts[0] in holdfast._MODULES and len(parts) > 1:
+        assert parts[1] in names_of(holdfast._LAZY[parts[0]]), parts
+
+
+def path_of(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{path_of(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def names_of(module: str) -> set[str]:
+    """Return the names of a module of holdfast, from its source and its submodules."""
+    if module == "holdfast":
+        return set(holdfast.__all__)
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    below = {each.stem for each in path.glob("*.py")} if path.is_dir() else set()
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    names = set(below)
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.Constant) and source.name == "__init__.py":
+            names.add(str(node.value))  # `__all__`, tables of lazy names
+    return names
+
+
+PARSERS: dict[str, Any] = {
+    "python": check_python,
+    "toml": tomllib.loads,
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+    "json": json.loads,
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_of_a_page_is_valid(page):
+    for language, text in blocks_of(page):
+        assert language in LANGUAGES, f"unmarked block (output is `text`): {text[:60]!r}"
+        if language in PARSERS:
+            PARSERS[language](text)
+        for words in commands_of(language, text) if language in {*SHELL, "text"} else ():
+            check_command(words)
+    for text in INLINE.findall(BLOCK.sub("", page.read_text())):
+        for words in commands_in(text):
+            with suppress(click.BadOptionUsage):  # prose may name an option without its value
+                check_command(words)
+
+
+def test_the_checks_can_fail():
+    for words in (["run", "--no-such-option", "train.py"], ["lint", "--nothing"], ["lynt"]):
+        with pytest.raises((AssertionError, click.UsageError)):
+            check_command(words)
+    for text in ("holdfast.comm.all_reduced(loss)", "from holdfast import nothing", "def"):
+        with pytest.raises((AssertionError, SyntaxError)):
+            check_python(text)
+
+
+def test_the_reference_has_every_public_name():
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    listed = set(re.findall(r"^::: holdfast\.(\S+)$", pages, re.MULTILINE))
+    modules = {name: holdfast._LAZY[name] for name in holdfast._MODULES}
+    public = {name for name in holdfast.__all__ if name not in {*modules, "__version__"}}
+    for name, module in modules.items():
+        source = PACKAGE.joinpath(*module.split(".")[1:], "__init__.py").read_text()
+        match = re.search(r"^__all__ = (\[.*?\])", source, re.MULTILINE | re.DOTALL)
+        assert match is not None
+        public |= {f"{name}.{each}" for each in ast.literal_eval(match[1])}
+    assert public <= listed
