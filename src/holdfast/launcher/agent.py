@@ -270,6 +270,10 @@ class NodeAgent:
             print_message(f"cannot keep the trace files: {error}")
         self._generation = None
 
+    def helpers(self) -> frozenset[int]:
+        """Return the watcher's process, which is replaced if it exits."""
+        return frozenset({self._watcher.pid})
+
     def available_memory(self) -> tuple[int, int] | None:
         """Return available and total memory of this host in bytes, for standby workers."""
         result = memory.inspect(CheckContext())
