@@ -5,8 +5,8 @@ update is postponed by :data:`DELAY_S`, so that it does not compete with workers
 changes in that time cause one update.
 
 The end of the run does not wait for the last update: each change marks the run folder until it was
-added, and whoever reads the store beside the run folders adds marked runs first. A store elsewhere
-may have other readers, so the end waits for it.
+added, and commands that read the store beside the run folders add marked runs first. A store
+elsewhere may have other readers, so the end waits for it.
 """
 
 from __future__ import annotations
