@@ -45,7 +45,8 @@ def test_ranks_save_on_a_schedulers_warning_and_the_next_run_resumes(
         assert steps(job, rank) == list(range(1, step + 1))
     (run,) = re.findall(r"run folder runs/(\S+)", job.output)
     assert not list(Path("/dev/shm").glob(f"holdfast-{run}*"))
-    assert "all ranks save at step" in job.output
+    assert f"all ranks saved at step {step} and exited with status {status}" in job.output
+    assert "the job failed" not in job.output
     if signal_number == signal.SIGTERM:
         return
 

@@ -44,6 +44,7 @@ RING_RECORDS = 4096
 # rank, world size, local rank, generation, pid, start ticks, started (Unix s), clock offset (ns),
 # then the areas.
 HEADER = struct.Struct("<8sII IIII QQ dq QQ QQ QQ 64s")
+_NOTES_AREA = slice(13, 15)  # its offset and size in the header
 HEADS = struct.Struct("<Q")
 RECORDS_HEAD = 512
 NOTES_HEAD = 576
@@ -142,6 +143,21 @@ def process_start_ticks(pid: int) -> int:
         return int(fields[19])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def read_last_note(path: Path, kind: str) -> bytes | None:
+    """Return the last note of this kind in a trace file, without its kind; None if there is none.
+
+    For other data see ``watcher/trace_reader.py``, which needs numpy.
+    """
+    try:
+        data = path.read_bytes()
+        notes_at, size = HEADER.unpack_from(data)[_NOTES_AREA]
+    except (OSError, struct.error):
+        return None
+    lines = data[notes_at : notes_at + size].splitlines()
+    prefix = f"{kind}\t".encode()
+    return next((line[len(prefix) :] for line in reversed(lines) if line.startswith(prefix)), None)
 
 
 class TraceWriter:

@@ -38,6 +38,7 @@ from holdfast.launcher.elastic.generation import (
 )
 from holdfast.launcher.messages import LaunchPlan, print_message
 from holdfast.launcher.policy import PastFailure, RecoveryAction, RecoveryDecision
+from holdfast.launcher.preemption import Preemption, read_preemption
 from holdfast.launcher.recovery import Recovery
 from holdfast.launcher.watcher_channel import WatcherChannel
 from holdfast.report import json as json_report
@@ -126,6 +127,7 @@ class NodeAgent:
         self._incidents: list[Incident] = []
         self._generation: Generation | None = None
         self._state = _GenerationState()
+        self._preemption: Preemption | None = None
         self._dumps = DumpLocations(folder.path / "flight-recorder", plan.environment)
         self._history = history_facts.history_folder(folder.path.parent)
         self._agent = secrets.token_hex(4)
@@ -247,6 +249,8 @@ class NodeAgent:
         """Keep or remove the trace files, depending on how the generation ended."""
         self._watcher.send(StopWatching())
         suspected, self._state.suspected = self._state.suspected, None
+        workers = self._generation.workers if self._generation else ()
+        self._preemption = read_preemption(self._folder.trace_file(each.rank) for each in workers)
         if how is GenerationEnd.CLEAN and suspected is not None:
             print_message("suspicion withdrawn: the job ended with status 0")
         if how is GenerationEnd.INTERRUPTED and suspected is not None and self._generation:
@@ -265,6 +269,10 @@ class NodeAgent:
         if error:
             print_message(f"cannot keep the trace files: {error}")
         self._generation = None
+
+    def helpers(self) -> frozenset[int]:
+        """Return the watcher's process, which is replaced if it exits."""
+        return frozenset({self._watcher.pid})
 
     def available_memory(self) -> tuple[int, int] | None:
         """Return available and total memory of this host in bytes, for standby workers."""
@@ -378,7 +386,8 @@ class NodeAgent:
             folder=report.folder if report else None,
             detected_s=report.detected_s if report else None,
         )
-        self._print_verdict(incident, decision, hang=hang)
+        if report is None or report.job.preempted is None:  # else the last line states the step
+            self._print_verdict(incident, decision, hang=hang)
         stops = decision.action is RecoveryAction.STOP
         self._alerts.send(
             failure_alert(
@@ -420,12 +429,14 @@ class NodeAgent:
     # The end
 
     def close(self, status: int) -> None:
-        """End the watcher, remove trace files, write the JSON report, print why the job failed."""
+        """End the watcher, remove trace files, write the JSON report, print how the job ended."""
         self._watcher.close()
         self._dumps.close()
         self._folder.close()
         self._keep_history()
-        if status != 0 and self._incidents:
+        if self._preemption is not None and status == self._preemption.status:
+            print_message(str(self._preemption))
+        elif status != 0 and self._incidents:
             report = self._incidents[-1].html  # the verdict was printed when it was reached
             print_message("the job failed" + (f"; report: {report}" if report else ""))
         self._recovery.close(

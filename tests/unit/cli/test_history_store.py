@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="sqlalchemy is not installed")
 pytest.importorskip("alembic", reason="alembic is not installed")
 
+from holdfast.serve.store import location
 from tests.unit.cli.in_process import run_holdfast
 from tests.unit.serve.store.past_runs import write_run
 
@@ -46,6 +47,16 @@ def test_runs(history):
     assert printed["command"] == "history runs"
     assert printed["runs"][0]["incidents"][0]["decision"]["action"] == "restart"
     assert json_of(history("runs", "--since", "7d", "--json"))["runs"] == []
+
+
+def test_the_store_beside_the_runs_first_gets_what_it_lacks(history, tmp_path):
+    marker = write_run(tmp_path / "holdfast-runs" / "r2") / location.MARKER
+    assert [run["name"] for run in json_of(history("runs", "--json"))["runs"]] == ["r1"]
+    marker.touch()
+    named = history("runs", "--json", "--store", "holdfast-runs/history.sqlite")
+    assert [run["name"] for run in json_of(named)["runs"]] == ["r1"]
+    assert len(json_of(history("runs", "--json"))["runs"]) == 2
+    assert not marker.exists()
 
 
 def test_incidents(history):

@@ -1,10 +1,13 @@
 """Hooks of a node, with a fake watcher."""
 
 import json
+import signal
 
+import msgspec
 import pytest
 
 from holdfast.core.findings import Finding, Level, Subject, Verdict, verdict_to_json
+from holdfast.core.trace_file import TraceNote, TraceWriter
 from holdfast.launcher import agent
 from holdfast.launcher.agent import NodeAgent
 from holdfast.launcher.elastic.generation import (
@@ -31,6 +34,7 @@ from holdfast.watcher.agent_messages import (
     WatchedWorker,
     WorkerExits,
 )
+from holdfast.watcher.job_state import JobState
 from holdfast.watcher.run_folder import RunFolder
 
 ROOT = Finding(
@@ -333,6 +337,22 @@ def test_the_job_continues_without_a_watcher_after_several_deaths(start, capfd):
         watcher = watcher.next or watcher
     assert "the job continues without one" in capfd.readouterr().err
     assert hooks.tick(NodeStatus({0: 3})).action is OrderAction.RESTART
+
+
+def test_a_preemption_is_no_failure(start, capfd):
+    hooks, watcher, folder = start()
+    report = verdict(folder, hang=False)
+    watcher.next_replies = [msgspec.structs.replace(report, job=JobState(saved=18, preempted=138))]
+    trace = TraceWriter(folder.trace_file(1), rank=1, world_size=2)
+    trace.note_json(TraceNote.PREEMPTED, {"signal": signal.SIGUSR1, "step": 18, "status": 138})
+    order = hooks.tick(NodeStatus({1: 138}))
+    hooks.order_agreed(order)
+    hooks.workers_ended(GenerationEnd.FAILED)
+    hooks.close(138)
+    _, ending = capfd.readouterr().err.splitlines()
+    assert ending.startswith(
+        "holdfast: preempted by SIGUSR1: all ranks saved at step 18 and exited with status 138; "
+    )
 
 
 def test_the_last_failure_is_the_last_line_and_in_the_json_report(start, tmp_path, capfd):

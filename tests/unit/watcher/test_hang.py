@@ -73,6 +73,10 @@ def test_the_sleeping_rank_is_named_with_its_line_and_the_waiting_ranks() -> Non
         (row(2, *history(30), life=ProcessState.DEAD, exit_code=-11), "segfault-in-worker"),
         (row(2, *history(30), life=ProcessState.DEAD, exit_code=-15), "signal-sigterm-preempted"),
         (row(2, *history(30), life=ProcessState.DEAD, exit_code=3), "exit-nonzero"),
+        (
+            row(2, *history(30), life=ProcessState.DEAD, exit_code=138, preempted=138, saved=18),
+            "signal-sigterm-preempted",
+        ),
         (row(2, *history(30), life=ProcessState.DEAD, exit_code=0), "rank-exits-early"),
         (
             row(

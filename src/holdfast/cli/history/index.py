@@ -33,8 +33,8 @@ def command(
 ) -> int:
     """Add runs to the history store: each FOLDER is a run's folder or a folder of runs.
 
-    Runs that the store has are updated, so the command can be repeated. The run folders are not
-    changed, and may be deleted afterwards.
+    Runs that the store has are updated, so the command can be repeated. The records in the run
+    folders are not changed, and the folders may be deleted afterwards.
     """
     from holdfast.cli.progress import ElapsedProgress
     from holdfast.core import settings

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.core import settings
-from holdfast.core.errors import InvalidValue, UsageError
+from holdfast.core.errors import HistoryUnusable, InvalidValue, UsageError
 
 if TYPE_CHECKING:  # an extra, imported when used
     from holdfast.serve.store.database import HistoryStore
@@ -71,13 +72,16 @@ def open_store(
 ) -> HistoryStore:
     """Open the store of ``--store``, of the variable, or beside the run folders.
 
+    The latter first gets the runs that it lacks.
+
     Raises:
         UsageError: it is off, it does not exist, or a library is missing.
         HistoryUnusable: it cannot be used.
     """
     from holdfast.serve.store import location
 
-    place = location.store_location(runs or runs_folder(), option)
+    runs = runs or runs_folder()
+    place = location.store_location(runs, option)
     if place is None:
         raise UsageError(
             "there is no history store",
@@ -87,7 +91,16 @@ def open_store(
     location.require_libraries(place)
     from holdfast.serve.store.database import BUSY_S, HistoryStore
 
-    return HistoryStore(place, create=create, busy_s=BUSY_S if busy_s is None else busy_s)
+    lacking = () if option or not location.is_beside_runs() else location.unindexed_runs(runs)
+    store = HistoryStore(
+        place, create=create or bool(lacking), busy_s=BUSY_S if busy_s is None else busy_s
+    )
+    if lacking and not create:
+        from holdfast.serve.store.index import index_folders
+
+        with suppress(HistoryUnusable):  # read-only: as far as it goes
+            index_folders(store, lacking)
+    return store
 
 
 def window_start(since: float | None) -> float:

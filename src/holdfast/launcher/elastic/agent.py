@@ -435,24 +435,24 @@ class Agent(LocalElasticAgent):
             signal_number=number,
             grace_s=grace_s,
             kill_first={worker.pid for worker in current.workers if worker.rank in stuck},
-            spared=self._other_children | self._standby.pids,
+            spared=self._spared,
         )
+
+    @property
+    def _spared(self) -> frozenset[int]:  # children of this process that belong to no worker
+        return self._other_children | self._standby.pids | self._hooks.helpers()
 
     def _kill_workers(self) -> None:
         """Kill all workers immediately, as the second signal does."""
         self._kill(list(self._children().values()))
 
     def _kill(self, workers: list[termination.PopenLike]) -> None:
-        spared = self._other_children | self._standby.pids
-        termination.terminate(workers, signal_number=signal.SIGKILL, grace_s=0, spared=spared)
+        termination.terminate(workers, signal_number=signal.SIGKILL, grace_s=0, spared=self._spared)
 
     def _forward_signal(self, number: signal.Signals) -> None:
         """Forward a scheduler's warning to the workers that handle it; they save and exit."""
-        pids = [
-            child.pid
-            for child in self._children().values()
-            if termination.handles_signal(child.pid, number)
-        ]
+        children = [child.pid for child in self._children().values()]
+        pids = [pid for pid in children if termination.handles_signal(pid, number)]
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -156,6 +156,9 @@ class AgentHooks(Protocol):
     def workers_ended(self, how: GenerationEnd) -> None:
         """Note that no worker of the generation is left."""
 
+    def helpers(self) -> frozenset[int]:
+        """Return the processes that the hooks started, also after the workers."""
+
     def available_memory(self) -> tuple[int, int] | None:
         """Return this host's available and total memory in bytes; None if unknown."""
 

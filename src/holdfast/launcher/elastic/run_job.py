@@ -213,7 +213,7 @@ class _GuardedHooks:
         self._tick_works = True
         self.has_started = False
         self.notify, self.abort = hooks.notify, hooks.abort
-        self.available_memory = hooks.available_memory
+        self.available_memory, self.helpers = hooks.available_memory, hooks.helpers
         self.worker_environment = hooks.worker_environment
         self.prepare = self._guard(hooks.prepare, None)
         self.export_state = self._guard(hooks.export_state, "")

@@ -3,6 +3,10 @@
 The agent's process imports no database library, so neither its memory nor its threads grow. An
 update is postponed by :data:`DELAY_S`, so that it does not compete with workers that start, and
 changes in that time cause one update.
+
+The end of the run does not wait for the last update: each change marks the run folder until it was
+added, and commands that read the store beside the run folders add marked runs first. A store
+elsewhere may have other readers, so the end waits for it.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.serve.store.location import is_installed, store_location
+from holdfast.serve.store.location import MARKER, is_beside_runs, is_installed, store_location
 
 DELAY_S = 5.0
 #: Maximum time of an update, and of the last one at the end of the run.
@@ -30,7 +34,7 @@ class BackgroundIndexer:
         self._notify = notify
         self._folder: Path | None = None
         self._changed, self._closed = threading.Event(), threading.Event()
-        self._pending = False
+        self._pending = self._marked = False
         self._error = ""
         self._thread: threading.Thread | None = None
 
@@ -42,10 +46,13 @@ class BackgroundIndexer:
                 return
             self._thread = threading.Thread(target=self._run, name="holdfast-history", daemon=True)
             self._thread.start()
+        self._marked = is_beside_runs() and _mark(folder)
         self._changed.set()
 
     def close(self) -> None:
-        """Wait for the last update, at most CLOSE_S + UPDATE_S."""
+        """Wait for the last update, at most CLOSE_S + UPDATE_S, unless the run is marked."""
+        if self._marked:
+            return
         self._closed.set()
         self._changed.set()
         if self._thread is not None:
@@ -92,3 +99,11 @@ class BackgroundIndexer:
         if error and error != self._error:
             self._notify(f"warning: the run was not added to the history store: {error}")
         self._error = error
+
+
+def _mark(folder: Path) -> bool:
+    try:
+        (folder / MARKER).touch()
+    except OSError:
+        return False
+    return True

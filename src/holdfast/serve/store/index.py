@@ -14,6 +14,7 @@ from holdfast.core.collective_history import CollectiveProblem
 from holdfast.core.errors import UsageError
 from holdfast.core.text import one_line
 from holdfast.serve.store.database import HistoryStore
+from holdfast.serve.store.location import FILE, MARKER
 from holdfast.serve.store.run_rows import RunRows, read_run
 from holdfast.serve.store.tables import (
     DecisionRow,
@@ -38,7 +39,7 @@ class IndexResult(msgspec.Struct, frozen=True):
 
 
 def index_folders(store: HistoryStore, folders: Sequence[Path]) -> IndexResult:
-    """Add or update the runs in run folders.
+    """Add or update the runs in run folders; remove their markers if the store is beside them.
 
     Raises:
         HistoryUnusable: the store cannot be written; the runs before may have been added.
@@ -46,6 +47,7 @@ def index_folders(store: HistoryStore, folders: Sequence[Path]) -> IndexResult:
     runs, incidents, unreadable = set(), 0, []
     for first in range(0, len(folders), BATCH):
         batch: list[RunRows] = []
+        marked = _marker_times(store, folders[first : first + BATCH])
         for folder in folders[first : first + BATCH]:
             try:
                 rows = read_run(folder)
@@ -54,12 +56,28 @@ def index_folders(store: HistoryStore, folders: Sequence[Path]) -> IndexResult:
                 continue
             batch += [rows] if rows is not None else []
         store.write(lambda session, batch=batch: _merge_all(session, batch))  # type: ignore[misc]
+        for marker, time_ns in marked.items():
+            if _marker_time(marker) == time_ns:  # nothing was recorded since
+                marker.unlink(missing_ok=True)
         runs |= {rows.run.name for rows in batch}
         incidents += sum(len(rows.incidents) for rows in batch)
     for parent in dict.fromkeys(folder.absolute().parent for folder in folders):
         problems = read_histories(history_folder(parent)).troubles
         store.write(lambda session, problems=problems: _merge_problems(session, problems))  # type: ignore[misc]
     return IndexResult(len(runs), incidents, tuple(unreadable))
+
+
+def _marker_times(store: HistoryStore, folders: Iterable[Path]) -> dict[Path, int]:
+    beside = [each for each in folders if str(each.absolute().parent / FILE) == store.name]
+    times = {folder / MARKER: _marker_time(folder / MARKER) for folder in beside}
+    return {marker: time_ns for marker, time_ns in times.items() if time_ns is not None}
+
+
+def _marker_time(marker: Path) -> int | None:
+    try:
+        return marker.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _merge_all(session: Session, batch: Sequence[RunRows]) -> None:

@@ -12,6 +12,8 @@ from holdfast.core.errors import InvalidValue, MissingExtra
 FILE = "history.sqlite"
 OFF = "off"
 SETTING = "HOLDFAST_HISTORY_STORE"
+#: This file in a run folder means that the store beside it lacks the newest records of the run.
+MARKER = ".unindexed"
 _INSTALL = "install it with: pip install 'holdfast[{}]'"
 
 
@@ -22,6 +24,16 @@ def store_location(runs: Path, option: str | None = None) -> str | None:
     """
     text = option or settings.read_text(SETTING) or str(runs.absolute() / FILE)
     return None if text.casefold() == OFF else text
+
+
+def is_beside_runs() -> bool:
+    """Return whether the store is the default one, whose readers add what it lacks."""
+    return not settings.read_text(SETTING)
+
+
+def unindexed_runs(runs: Path) -> tuple[Path, ...]:
+    """Return the run folders in ``runs`` that the store beside them lacks, oldest first."""
+    return tuple(sorted(path.parent for path in runs.glob(f"*/{MARKER}")))
 
 
 def store_url(location: str) -> str:

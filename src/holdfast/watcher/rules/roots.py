@@ -265,16 +265,25 @@ def cause_of_common_exception(raised: RaisedException | None) -> Cause:
     return named or PYTHON_EXCEPTION_ALL_RANKS
 
 
+def _explain_exit_status(state: RankState, waited: str) -> Finding | None:
+    """Explain the end of a rank without an exception."""
+    if not state.exit_code or (waited and _crashed_after_script_end(state)):
+        return None
+    exit_status = Evidence(f"exit status of process {state.pid}", str(state.exit_code))
+    if state.exit_code == state.preempted:
+        message = "the job was preempted: a scheduler's signal, after which all ranks saved"
+        message += f" at step {state.saved} and exited" if state.saved else " and exited"
+        return rank_finding(SIGNAL_SIGTERM_PREEMPTED, state, message, None, exit_status)
+    line = state.ended.place if state.ended else last_line(state)
+    message = f"rank {state.rank} ended with status {state.exit_code}"
+    message += at_line(line, " at " if state.ended else " after ")
+    return rank_finding(EXIT_NONZERO, state, message, line, exit_status)
+
+
 def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
     raised = state.raised
     if raised is None:
-        if not state.exit_code or (waited and _crashed_after_script_end(state)):
-            return None
-        line = state.ended.place if state.ended else last_line(state)
-        message = f"rank {state.rank} ended with status {state.exit_code}"
-        message += at_line(line, " at " if state.ended else " after ")
-        exit_status = Evidence(f"exit status of process {state.pid}", str(state.exit_code))
-        return rank_finding(EXIT_NONZERO, state, message, line, exit_status)
+        return _explain_exit_status(state, waited)
     origin = raised.origin or f"exception recorded in the trace of rank {state.rank}"
     record = Evidence(origin, describe_exception(raised, HEADLINE_CHARACTERS))
     where = at_line(raised.place, " at ")

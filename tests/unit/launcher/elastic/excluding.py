@@ -54,6 +54,9 @@ class Hooks:
     def notify(self, text):
         print(text, flush=True)  # noqa: T201 - the test reads it
 
+    def helpers(self):
+        return frozenset()
+
     def available_memory(self):
         return None
 

@@ -1,6 +1,7 @@
 """The agent calls its hooks and executes orders, with real workers without torch."""
 
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -31,10 +32,11 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 class Hooks:
     """Records every call; returns ``order`` once all workers run or one has exited."""
 
-    def __init__(self, order=None):
+    def __init__(self, order=None, helper=()):
         self.calls = []
         self.generations = []
         self.order = order
+        self.helper_command, self.helper = helper, None
 
     def prepare(self):
         """Do nothing."""
@@ -54,6 +56,8 @@ class Hooks:
 
     def tick(self, status):
         if status.exit_codes or len(list(Path().glob("up*"))) == 2:
+            if self.helper_command and self.helper is None:
+                self.helper = subprocess.Popen(self.helper_command)
             order, self.order = self.order, None
             return order
         return None
@@ -66,6 +70,9 @@ class Hooks:
 
     def notify(self, text):
         self.calls.append(text)
+
+    def helpers(self):
+        return frozenset({self.helper.pid} if self.helper else ())
 
     def available_memory(self):
         return None
@@ -97,7 +104,7 @@ def order(choice, **how):
 
 
 def test_an_order_to_restart_starts_all_workers_again(run, tmp_path, capfd):
-    hooks = Hooks(order(OrderAction.RESTART))
+    hooks = Hooks(order(OrderAction.RESTART), helper=["sleep", "1000"])
     before = signal.getsignal(signal.SIGTERM)
     assert run(WAITS, hooks) == 0
     assert hooks.calls == [
@@ -107,6 +114,9 @@ def test_an_order_to_restart_starts_all_workers_again(run, tmp_path, capfd):
         "started 1",
         "ended clean",
     ]
+    assert hooks.helper.poll() is None  # a child that started during generation 0 is no orphan
+    hooks.helper.kill()
+    hooks.helper.wait()
     first, second = hooks.generations
     assert (first.node, first.nodes, first.world_size, first.restarts_left, first.leader) == (
         0,

@@ -5,6 +5,7 @@ import pytest
 from holdfast.serve.store import background
 from holdfast.serve.store.background import BackgroundIndexer
 from holdfast.serve.store.database import HistoryStore
+from holdfast.serve.store.location import unindexed_runs
 from holdfast.serve.store.queries import read_runs
 from tests.unit.serve.store.past_runs import ONE_FAILURE, write_run
 
@@ -12,8 +13,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def no_variable(monkeypatch):
-    monkeypatch.delenv("HOLDFAST_HISTORY_STORE", raising=False)
+def store(monkeypatch, tmp_path):
+    """Set and return a store for whose last update the end of a run waits."""
+    path = tmp_path / "here.sqlite"
+    monkeypatch.setenv("HOLDFAST_HISTORY_STORE", str(path))
+    return path
 
 
 def index(folder, warnings):
@@ -23,26 +27,36 @@ def index(folder, warnings):
     indexer.close()
 
 
-def test_a_run_is_added_beside_the_run_folders(tmp_path):
+def test_a_run_is_added(tmp_path, store):
     warnings = []
     index(write_run(tmp_path / "r1"), warnings)
     assert warnings == []
-    (run,) = read_runs(HistoryStore(str(tmp_path / "history.sqlite")))
+    (run,) = read_runs(HistoryStore(str(store)))
     assert (run.name, len(run.incidents)) == ("r1", 1)
 
 
-def test_changes_are_added_while_the_run_continues(tmp_path, monkeypatch):
+def test_the_end_leaves_the_last_update_to_the_readers_of_the_store_beside_the_runs(
+    tmp_path, monkeypatch
+):
+    monkeypatch.delenv("HOLDFAST_HISTORY_STORE")
+    folder = write_run(tmp_path / "r1")
+    index(folder, [])
+    assert not (tmp_path / "history.sqlite").exists()
+    assert unindexed_runs(tmp_path) == (folder,)
+
+
+def test_changes_are_added_while_the_run_continues(tmp_path, monkeypatch, store):
     monkeypatch.setattr(background, "DELAY_S", 0.0)
     folder = write_run(tmp_path / "r1", ONE_FAILURE[:1])
     warnings = []
     indexer = BackgroundIndexer(warnings.append)
     indexer.changed(folder)
-    while not (tmp_path / "history.sqlite").exists() and not warnings:
+    while not store.exists() and not warnings:
         indexer._closed.wait(0.05)
     write_run(folder)
     indexer.changed(folder)
     indexer.close()
-    (run,) = read_runs(HistoryStore(str(tmp_path / "history.sqlite")))
+    (run,) = read_runs(HistoryStore(str(store)))
     assert (run.status, warnings) == (0, [])
 
 
