@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.core.findings import Finding
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
 from holdfast.diagnose.log_rules.judge import judge
-from holdfast.diagnose.log_rules.rank_inference import rank_in_message
+from holdfast.diagnose.logs.rank_forms import rank_in_message
 from holdfast.diagnose.logs.reader import read_logs
 
 RANKS = st.integers(0, 99_999)

@@ -148,7 +148,8 @@ def find_xids(index: LogIndex) -> Iterable[CauseCandidate]:
             cause, confidence = CUDA_KERNEL_FAULT.name, 0.7
         where = f"GPU {signal.fields['pci']}" + (f" of {host}" if host else "")
         message = f"the driver reports Xid {number} ({xid.text}) for {where}"
-        yield CauseCandidate(cause, Tier.MACHINE, confidence, message, (signal.line,), host=host)
+        rank, lines = signal.line.rank, (signal.line,)
+        yield CauseCandidate(cause, Tier.MACHINE, confidence, message, lines, rank, host)
 
 
 def find_storage_faults(index: LogIndex) -> Iterable[CauseCandidate]:

@@ -1,6 +1,7 @@
-"""Ranks of whole logs: each of several logs names one rank only, in lines of its own.
+"""Ranks of lines that name none: of a log, a host or a process that is known to be one rank.
 
-A rank whose output has a log of its own names itself at the start, and its traceback has no prefix.
+A rank whose output has a log or a pod of its own names itself at the start, and its traceback has
+no prefix. The kernel and launchers report the ends of processes by pid.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.diagnose.log_rules.process_ranks import ProcessRanks
 from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback, LogLine
 
 One = TypeVar("One", LoggedSignal, LoggedTraceback)
@@ -21,17 +23,26 @@ _OF_LAUNCHERS = frozenset(
 )
 #: A rank states its own number.
 _STATEMENTS = frozenset({"process-rank"})
+#: Reports of the end of a process by others.
+_ENDS_OF_PROCESSES = frozenset(
+    "oom-killer killed segfault crashed bus-error aborted process-ended xid".split()
+)
 
 
-def attribute_files(facts: LogFacts) -> LogFacts:
-    """Return the facts; lines without a rank have that of their log, if it names only one."""
+def attribute_ranks(facts: LogFacts) -> LogFacts:
+    """Return the facts; lines without a rank have that of their log, host or process."""
+    processes = ProcessRanks(facts)
     ranks = _ranks_of_files(facts)
     if len(set(ranks.values())) < 2:
-        return facts
+        ranks = {}
+
+    by_line = _ranks_of_ends(facts, processes)
 
     def attribute(line: LogLine) -> LogLine:
-        own = line.rank is None and line.source in ranks
-        return replace(line, rank=ranks[line.source]) if own else line
+        rank = by_line.get((line.source, line.number), line.rank)
+        rank = ranks.get(line.source) if rank is None else rank
+        rank = processes.of_host(line.host) if rank is None and line.host else rank
+        return line if rank is line.rank else replace(line, rank=rank)
 
     known = dict(facts.ranks)
     for line in map(attribute, _lines(facts)):
@@ -47,6 +58,20 @@ def attribute_files(facts: LogFacts) -> LogFacts:
         ),
         ranks=known,
     )
+
+
+def _ranks_of_ends(facts: LogFacts, processes: ProcessRanks) -> dict[tuple[str, int], int]:
+    """Return the ranks of lines that report the end of a process, or a fault of a GPU."""
+    found: dict[tuple[str, int], int] = {}
+    for one in facts.signals:
+        rank = None
+        if one.name == "xid":
+            rank = processes.of_bus(one.line, str(one.fields["pci"]))
+        if rank is None and one.name in _ENDS_OF_PROCESSES:
+            rank = processes.of_pid(one.line)
+        if rank is not None:
+            found[one.line.source, one.line.number] = rank
+    return found
 
 
 def _ranks_of_files(facts: LogFacts) -> dict[str, int]:

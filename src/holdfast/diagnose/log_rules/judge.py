@@ -48,7 +48,7 @@ from holdfast.diagnose.log_rules.echoes import (
     overcome_positions,
     without_lines,
 )
-from holdfast.diagnose.log_rules.file_ranks import attribute_files
+from holdfast.diagnose.log_rules.file_ranks import attribute_ranks
 from holdfast.diagnose.log_rules.log_index import FATAL, LogIndex, is_later
 from holdfast.diagnose.log_rules.remedy_values import remedy_values
 from holdfast.diagnose.log_rules.signal_causes import Tier
@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
 
 def judge(facts: LogFacts) -> Verdict:
     """Return the verdict; ``root`` is None if nothing failed, or no line shows what did."""
-    aligned = align_clocks(attribute_files(facts))
+    aligned = align_clocks(attribute_ranks(facts))
     index = LogIndex(aligned.facts)
     found = _find_causes(index)
     if all(_is_harmless(index, one) for one in found.candidates):

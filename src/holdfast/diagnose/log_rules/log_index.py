@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property, lru_cache
 
+from holdfast.diagnose.log_rules.process_ranks import ProcessRanks
 from holdfast.diagnose.logs import LogFacts, LoggedSignal, LogLine
 
 #: Signals of a harmless line; the line's other signals are ignored.
@@ -119,15 +120,26 @@ class LogIndex:
     @property
     def failed_local_rank(self) -> int | None:
         """The local rank that torchrun saw fail; None if there are several, or none."""
-        local = {int(signal.fields["local_rank"]) for signal in self.all("exit-code")}
+        reports = self.all("exit-code", "failed-command")
+        local = {int(signal.fields["local_rank"]) for signal in reports}
         return local.pop() if len(local) == 1 else None
 
     def first_failed_of(self, ranks: Collection[int | None]) -> int | None:
         """Return the rank that torchrun reports first; on one node its local rank in ``ranks``."""
         if self.first_failed is not None:
             return self.first_failed
-        local = self.failed_local_rank if len(self.facts.hosts) <= 1 else None
-        return local if local in ranks else None
+        failed = self.processes.failed()
+        if failed is None and self.is_of_one_node:
+            failed = self.failed_local_rank
+        return failed if failed in ranks else None
+
+    @property
+    def is_of_one_node(self) -> bool:
+        """Return whether no line shows that the job has several nodes."""
+        counts = [one.fields.get("nnodes", 1) for one in self.all("launch-argument")]
+        counts += [one.fields.get("machines", 1) for one in self.all("launch-argument")]
+        hosts = max(len(self.facts.hosts), self.processes.host_count)
+        return hosts <= 1 and all(str(one) == "1" for one in counts)
 
     @property
     def failed_ranks(self) -> set[int]:
@@ -137,6 +149,11 @@ class LogIndex:
             for rank in self.facts.ranks.values()
             if rank.exit_code not in _HARMLESS_EXIT_CODES
         }
+
+    @cached_property
+    def processes(self) -> ProcessRanks:
+        """The ranks of processes, local ranks and hosts."""
+        return ProcessRanks(self.facts)
 
     # ---- recovery
 

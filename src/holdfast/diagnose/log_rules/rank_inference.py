@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from holdfast.diagnose.log_rules.log_index import LogIndex
 from holdfast.diagnose.logs import LoggedSignal, LogLine
 from holdfast.diagnose.logs.file_names import rank_in_name
+from holdfast.diagnose.logs.rank_forms import rank_in_message
 
 #: A number with more digits is not a rank.
 MAX_RANK_DIGITS = 6
@@ -19,38 +20,10 @@ SURVIVOR_SIGNALS = frozenset(
 WAITER_SIGNALS = ("peer-closed", "gloo-timeout", "watchdog-timeout", "store-lost")
 #: Reports of a rank that waited for others in the store: its own rank is not the missing one.
 STORE_WAITS = frozenset({"rendezvous-timeout", "store-key-timeout"})
-#: A rank in a message: ``rank=3``, ``global_rank: 3``, ``"rank": 3``, ``RankID:3``, ``(rank 3)``,
-#: ``on rank 3``, ``INFO rank 3: …``. The number of an array's dimensions is written ``of rank 3``
-#: or ``rank 3 tensor``.
-_RANK_IN_MESSAGE = re.compile(
-    r"(?:(?<![\w-])(?:(?:global|world)[_ ])?rank(?:id)?[\"']?\s{0,2}[:=]\s{0,2}"
-    r"|(?:[\[(,;:|]\s?|\b(?:on|by) )rank\s?|^\s{0,8}(?:[A-Z]{4,8} "
-    r")?rank\s?(?=\d{1,6}:))(?P<rank>\d{1,6})(?!\w|\.\d)",
-    re.IGNORECASE,
-)
-#: Before the word: the rank is a local one, another rank's, one within a group, or LoRA's.
-_OTHER_RANK = re.compile(
-    r"(?:local|node|machine|group|lora|low|peer|remote|root|source|src|dst|[tpdecs]p|tensor"
-    r"|pipeline|parallel|data|expert|from|to|with|for)[\s_:-]{0,3}$",
-    re.IGNORECASE,
-)
 #: A numbered host of a set, such as ``trainer-worker-3``, alone and as a lost peer.
 _HOST_NUMBER = re.compile(r"^[\w.-]*-(\d{1,6})(?:\.[\w.-]*)?$")
 _LOST_HOST = re.compile(r"remote peer [A-Za-z][\w-]*-(\d{1,6})(?:\.[\w.-]+)?<")
 _LOCAL_RANK = re.compile(r"\blocal[_ -]rank[\s=:]{1,3}(\d{1,6})\b", re.IGNORECASE)
-
-
-def rank_in_message(text: str) -> int | None:
-    """Return the rank that a message names as its writer; None for none, or several ranks.
-
-    GPU indices, numbers of hosts, local ranks and ranks of peers are not ranks of the writer.
-    """
-    ranks = {
-        int(found["rank"])
-        for found in _RANK_IN_MESSAGE.finditer(text)
-        if not _OTHER_RANK.search(text, 0, found.start())
-    }
-    return ranks.pop() if len(ranks) == 1 else None
 
 
 def rank_of_line(line: LogLine) -> int | None:
@@ -149,18 +122,20 @@ def rank_from_launchers(index: LogIndex, signals: Sequence[LoggedSignal] = ()) -
     absent = find_absent_rank(index, index.ranks(*WAITER_SIGNALS))
     if absent is not None:
         return absent
-    if (local := _local_rank(index, signals)) is not None:
+    if (local := _failed_process(index, signals)) is not None:
         return local
     for one in index.all("slurm-task"):
         if tasks := task_numbers(str(one.fields["tasks"])):
             return tasks[0]
     devices = [int(signal.fields["device"]) for signal in signals if "device" in signal.fields]
-    return devices[0] if devices and len(index.facts.hosts) == 1 else None
+    return devices[0] if devices and index.facts.hosts and index.is_of_one_node else None
 
 
-def _local_rank(index: LogIndex, signals: Sequence[LoggedSignal]) -> int | None:
-    """Return the failed local rank if the logs are of one node, where it is the rank."""
-    if len(index.facts.hosts) > 1:
+def _failed_process(index: LogIndex, signals: Sequence[LoggedSignal]) -> int | None:
+    """Return the rank of the failed local rank: on one node, it is the rank."""
+    if (failed := index.processes.failed()) is not None:
+        return failed
+    if not index.is_of_one_node:
         return None
     if index.failed_local_rank is not None and not index.failed_ranks:
         return index.failed_local_rank

@@ -14,8 +14,13 @@ _SLURM_LOG = re.compile(
 )
 #: Conventions within one part of a path.
 _RANK_IN_PATH = (
-    re.compile(r"(?:^|[_.-])rank[_.-]?(?P<rank>\d{1,6})(?:[_.-]|$)", re.IGNORECASE),
+    re.compile(
+        r"(?:^|(?<!local)(?<!node)(?<!machine)[_.-])(?:global[_.-]?)?rank[_.-]?(?P<rank>\d{1,6})"
+        r"(?:[_.-]|$)",
+        re.IGNORECASE,
+    ),
     re.compile(r"(?:^|[_.-])(?:task|worker|proc)[_-](?P<rank>\d{1,6})\.(?:log|out|err|txt)$"),
+    re.compile(r"^workerlog\.(?P<rank>\d{1,6})$"),
 )
 #: Ray's output of a worker: its id, that of the job, its pid.
 _RAY_WORKER_LOG = re.compile(

@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.diagnose.logs import LogLine
 from holdfast.diagnose.logs.learned_prefixes import LearnedPrefixes
+from holdfast.diagnose.logs.rank_forms import marked_rank
 from holdfast.diagnose.transports import CarriedLine
 
 MAX_PREFIXES = 6
@@ -29,9 +30,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _BAR = re.compile(
     r"(?:[\w .:/-]{0,60}: )?\s{0,3}\d{1,3}%\|[^|]{0,200}\| *[\d.kMG]+/[\d.kMG?]+ \[[^\]]{0,120}\]"
 )
-
-#: A rank after the prefix of an unknown writer.
-_RANK_IN_TEXT = re.compile(r"\[rank[ :=]{0,2}(\d{1,6})\]", re.IGNORECASE)
 
 #: A rank anywhere in a prefix that was learned.
 _RANK_IN_PREFIX = re.compile(
@@ -53,7 +51,7 @@ _PREFIXES = tuple(
     for expression in (
         r"\s{0,8}\[rank[ :]{0,2}(?P<rank>\d{1,6})\]:? ?",
         r"\s{0,8}\[[Rr]ank (?P<rank>\d{1,6})\]:? ?",
-        r"(?:\[RANK |RANK[ =]?|[Rr]ank[ =]?|[<(]rank )(?P<rank>\d{1,6})(?:\]|:| ?\||[>)]) ?",
+        r"(?:\[RANK |RANK[ =_-]?|[Rr]ank[ =_-]?|[<(]rank )(?P<rank>\d{1,6})(?:\]|:| ?\||[>)]) ?",
         r"\[(?:global_)?rank[ :=]{1,2}(?P<rank>\d{1,6})\] ?",
         # mpirun and horovodrun; composer
         r"\[(?:1,)?(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",
@@ -82,6 +80,7 @@ _PREFIXES = tuple(
         r"\[\d{1,9}\] (?=\[)",
         r"\d{1,9}:(?=\[(?:rank|default)\d)",
         r"std(?:out|err): ",
+        r"[Rr]ank[ _:=-]?(?P<rank>\d{1,6}) - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",
         r"[\w.-]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",
         r"(?P<host>[\w.-]{1,120}):\d{1,8}:\d{1,8} \[(?P<device>\d{1,3})\] ",
         rf"\[?{_DATE}[T_ ]{_CLOCK}{_ZONE}{_SHARD}\]?(?: - |[,:]? ?)",
@@ -189,8 +188,8 @@ def strip_prefixes(text: str) -> LinePrefix:
         time = time if time is not None else _parse_time(groups)
         text = text[found.end() :]
     if rank is None:
-        named = _RANK_IN_TEXT.search(text, 0, 200)
-        rank = int(named[1]) if named else task
+        named = marked_rank(text)
+        rank = task if named is None else named
     return LinePrefix(text, rank, host, time)
 
 

@@ -40,6 +40,7 @@ SPARSE_SIGNALS = frozenset(
     """
     progress pace evaluation checkpoint-word preparing rank-elements process-rank actor-failed
     kernel-line saving working took-long left-loop input-total version-stated memory-reading
+    rank-pair pid-rank actor-rank
     """.split()
 )
 
@@ -235,7 +236,7 @@ class LogReader:
             if fields is None:
                 continue
             if process is not None:
-                fields["device"] = int(process[3])
+                fields |= {"device": int(process[3]), "pid": int(process[1].rpartition(b":")[2])}
             if row.name in _GROUP_SIGNALS and (group := _GROUP.search(hit.line)) is not None:
                 fields["group"] = group[1].decode()
             if row.name == "process-rank" and (pid := fields.get("pid", actor)) is not None:

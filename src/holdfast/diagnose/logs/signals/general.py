@@ -38,7 +38,13 @@ COLLECTIVES = rows(
         "nccl-made",
         r"NCCL INFO .{0,200}(?:Init COMPLETE|Connected all (?:rings|trees)|opCount [0-9a-f]{1,2} )",
     ),
-    ("nccl-rank", r"comm 0x[0-9a-f]+ rank (?P<rank>\d{1,6}) nranks (?P<world>\d{1,6})\b"),
+    (
+        "nccl-rank",
+        (
+            r"comm 0x[0-9a-f]+ rank (?P<rank>\d{1,6}) nranks (?P<world>\d{1,6})\b"
+            r"(?: cudaDev \d+)?(?: nvmlDev \d+)?(?: busId (?P<bus>[0-9a-f]{1,8}))?"
+        ),
+    ),
     (
         "watchdog-timeout",
         (
