@@ -51,7 +51,6 @@ class Frame:
     pads_rounds: it adds iterations to match other ranks
     exit_facts, yield_facts: facts where it returns, and where a context manager yields
     entered_facts: facts in the block of the context manager that was called last
-    grown_alike: ids of nodes that add to a container what the other side of a branch adds, too
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
     element_names: names of variables that hold an element of what a loop iterates over
     """
@@ -78,7 +77,6 @@ class Frame:
     exit_facts: list[Value] = field(default_factory=list)
     yield_facts: Value | None = None
     entered_facts: Value | None = None
-    grown_alike: set[int] | None = None
     globals: set[str] = field(default_factory=set)
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)

@@ -74,9 +74,9 @@ def grows_on_both_sides(frame: Frame, owner: ast.expr) -> bool:
     """Return True if a branch adds the same keys, or as many elements, on its other side."""
     if not frame.own_control or frame.function is None:
         return False
-    alike = frame.grown_alike
+    alike = frame.function.grown_alike
     if alike is None:
-        alike = frame.grown_alike = set()
+        alike = frame.function.grown_alike = set()
         if not isinstance(frame.function.node, ast.Lambda):
             _collect(frame.function.node.body, alike)
     return id(owner) in alike

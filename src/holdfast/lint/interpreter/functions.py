@@ -263,7 +263,8 @@ class FunctionRunner:
         """Return True if the function calls methods by name with ``getattr``."""
         answer = self._dispatchers.get(function)
         if answer is None:
-            answer = self._dispatchers[function] = any(
+            lines = function.module.lines[function.node.lineno - 1 : function.node.end_lineno]
+            answer = self._dispatchers[function] = any("getattr" in line for line in lines) and any(
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Call)
                 and dotted_name(node.func.func) == "getattr"

@@ -74,6 +74,7 @@ from holdfast.lint.library_models.classes import UNSHARDED
 from holdfast.lint.sources.modules import last_name
 
 _MAX_TEXT = 200
+_EXIT_METHODS = frozenset(name.rpartition(".")[2] for name in PROCESS_EXITS)
 #: Loops nested deeper run once instead of twice, as each level doubles the work.
 _MAX_LOOP_DEPTH = 6
 
@@ -84,6 +85,7 @@ class StatementExecutor:
     def __init__(self, state: InterpreterState, recorder: DivergenceRecorder) -> None:
         self.state = state
         self.recorder = recorder
+        self._missing: dict[int, tuple[tuple[str, ...], tuple[str, ...], bool | None]] = {}
 
     def _expression(self, frame: Frame, node: ast.Expr) -> None:
         self.state.evaluate(frame, node.value)
@@ -92,6 +94,8 @@ class StatementExecutor:
 
     def _process_exit(self, frame: Frame, node: ast.Call) -> None:
         """Record the end of the process; with an error or unknown status, it ends the job."""
+        if isinstance(node.func, ast.Attribute) and node.func.attr not in _EXIT_METHODS:
+            return
         called = self.state.evaluate(frame, node.func).objects
         names = {obj.name for obj in called if isinstance(obj, LibraryName)}
         if isinstance(node.func, ast.Name) and not called:
@@ -157,32 +161,29 @@ class StatementExecutor:
     def _if(self, frame: Frame, node: ast.If) -> None:
         test = self.state.evaluate_test(frame, node.test)
         known = truth_value(test)
-        lazy, absent = frame.lazily_created, missing_names(node)
+        lazy = frame.lazily_created
+        absent, created, multiple = self._test_facts(frame, node)
         if known is not None:
             frame.lazily_created = (*lazy, *absent) if known else lazy
             self.state.run_block(frame, node.body if known else node.orelse)
-            frame.lazily_created = (*lazy, *created_later(node, frame.tree))
+            frame.lazily_created = (*lazy, *created)
             return
         if (
             test.content
             and is_rank_only(test.content)
-            and (
-                fills_cache(node, absent)
-                if absent
-                else returns_cached(node) or created_later(node, frame.tree)
-            )
+            and (fills_cache(node, absent) if absent else returns_cached(node) or created)
         ):
             test = replace(test, content=())  # each rank has its own key and misses equally often
         names = frame.scope.names
         before = dict(names)
         differs = () if self._tests_group(frame, node.test) else test.content
-        multiple = None if differs else checks_multiple_processes(node.test)
+        multiple = None if differs else multiple
         frame.lazily_created = (*lazy, *absent)
         narrowing = narrow(self.state, frame, node.test)
         with frame.collect_effects(differs) as yes, apply_narrowing(frame, narrowing, passed=True):
             self._run_side(frame, node.body, single_process=multiple is False)
             yes_ended = frame.ended
-        frame.lazily_created = (*lazy, *created_later(node, frame.tree))
+        frame.lazily_created = (*lazy, *created)
         after_yes = dict(names)
         restore_names(names, before)
         with frame.collect_effects(differs) as no, apply_narrowing(frame, narrowing, passed=False):
@@ -225,6 +226,22 @@ class StatementExecutor:
             drop_none(names, node.test)
             if narrowing is not None:
                 names[narrowing.name] = narrowing.no
+
+    def _test_facts(
+        self, frame: Frame, node: ast.If
+    ) -> tuple[tuple[str, ...], tuple[str, ...], bool | None]:
+        """Return what a branch finds missing, what it creates later, and if it tests for ranks.
+
+        Stored by node, as each context of the function needs it.
+        """
+        facts = self._missing.get(id(node))
+        if facts is None:
+            facts = self._missing[id(node)] = (
+                missing_names(node),
+                created_later(node, frame.tree),
+                checks_multiple_processes(node.test),
+            )
+        return facts
 
     def _run_side(self, frame: Frame, body: Sequence[ast.stmt], *, single_process: bool) -> None:
         """Run one side of a branch; ``single_process``: only a single process takes it."""

@@ -448,6 +448,13 @@ def _bool(_: InterpreterState, call: LibraryCall) -> Value:
     return replace(call.receiver, objects=(*call.receiver.objects, MASK))
 
 
+def _done(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return whether a future is done: each rank has its own time."""
+    if call.arguments.all_values or call.receiver.agreed:
+        return None
+    return Value(state.taint_source(call.frame, TaintKind.CLOCK, call.node))
+
+
 def _seed(_: InterpreterState, call: LibraryCall) -> Value:
     return Value(
         seed_taint(
@@ -477,7 +484,7 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "step": _step, "unscale_": _unscale, "backward": _backward, "set_epoch": _set_epoch,
     "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
     "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
-    "bool": _bool,
+    "bool": _bool, "done": _done, "is_completed": _done,
     "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
     "train": train_model, "eval": evaluate_model, "map": _map,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,

@@ -34,13 +34,18 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(eq=False, slots=True)
 class Function:
-    """A function, method or lambda; ``run_count`` counts the contexts in which it ran."""
+    """A function, method or lambda; ``run_count`` counts the contexts in which it ran.
+
+    ``grown_alike`` are the ids of nodes that add to a container what the other side of a branch
+    adds, too; None: not searched.
+    """
 
     name: str
     node: Definition
     module: Module
     owner: Class | None = None
     run_count: int = 0
+    grown_alike: set[int] | None = None
 
     @property
     def parameters(self) -> list[str]:

@@ -175,6 +175,14 @@ PROGRAMS = {
                 if random.random() < 0.5:
                     dist.all_reduce(batch)  # found
         """,
+    "a future that is done on some ranks": """
+        def wait(future, blocking):
+            if blocking:  # good
+                future.result()  # good
+                dist.barrier()  # good
+            if blocking or future.done():  # bad
+                dist.barrier()  # bad found
+        """,
     "elements that a mask selects": """
         def entropy(values, mask):
             chosen = values[mask.bool()]
