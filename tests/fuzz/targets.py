@@ -31,7 +31,7 @@ from holdfast.diagnose.stacks import stack_dumps
 from holdfast.host.processes import stack_text
 from holdfast.watcher.flight_recorder import dump_reader
 from holdfast.watcher.history_facts import encode_history, history_facts
-from tests.fuzz import checkpoints, files, seeds
+from tests.fuzz import checkpoint_folders, checkpoints, files, seeds
 from tests.fuzz.seeds import DUMP, FAULTHANDLER, LINE, PY_SPY, PY_SPY_JSON, RANKS, SECRETS, VERDICT
 from tests.unit.core.test_collective_history import after, event
 
@@ -234,4 +234,5 @@ TARGETS = {
     "redaction": (redaction, SECRETS),
     **files.TARGETS,
     **checkpoints.TARGETS,
+    **checkpoint_folders.TARGETS,
 }

@@ -12,6 +12,7 @@ from holdfast.ckpt.seal import manifest_path, seal_checkpoint
 from holdfast.ckpt.verification import verify_checkpoint
 from holdfast.core.errors import CheckpointUnreadable, InvalidValue
 from holdfast.training.callbacks import verified_checkpoints
+from tests.golden.checkpoints.making import made, shared_store
 
 
 @pytest.fixture
@@ -78,6 +79,17 @@ def test_an_incomplete_checkpoint_is_not_sealed(weights):
     with pytest.raises(CheckpointUnreadable, match="it is incomplete"):
         seal_checkpoint(weights)
     assert not manifest_path(weights).exists()
+
+
+def test_an_accelerate_folder_sealed_after_save_state_keeps_its_format(tmp_path, tmp_path_factory):
+    made_folder = made(shared_store(tmp_path_factory), "accelerate_folder", "ddp", ranks=2)
+    folder = shutil.copytree(made_folder / "saved", tmp_path / "saved")
+    assert verify_checkpoint(folder).exit_status == 3
+    verified_checkpoints.seal(folder, 3)
+    assert registry.detect_format(folder) == "accelerate"
+    assert verify_checkpoint(folder).exit_status == 0
+    flip(folder / "model.safetensors", -5)
+    assert verify_checkpoint(folder).exit_status == 1
 
 
 def test_checkpoints_sealed_by_the_callbacks_keep_their_format(huggingface, tmp_path):

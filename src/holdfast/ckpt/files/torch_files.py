@@ -267,7 +267,8 @@ def _list_records(
             raise PickleUnreadable(
                 f"its record {name} is compressed, which torch.save never writes"
             )
-        header = os.pread(handle, _LOCAL.size, start + entry.header_offset)
+        inside = 0 <= entry.header_offset < size
+        header = os.pread(handle, _LOCAL.size, start + entry.header_offset) if inside else b""
         if len(header) < _LOCAL.size or header[:4] != _LOCAL_MAGIC:
             raise PickleUnreadable(f"its record {name} is not at the offset in the directory")
         *_, name_bytes, extra_bytes = _LOCAL.unpack(header)

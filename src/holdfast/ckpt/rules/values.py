@@ -28,6 +28,8 @@ _MIN_SHARD_ELEMENTS = 256
 _MAX_HUGE = 16
 #: Flat parameters of FSDP1 contain whole parameters, of which biases start as zeros.
 _FLAT = "_flat_param"
+#: Buffers of BatchNorm, which can be large, but are not known as buffers in every format.
+_STATISTICS = ("running_mean", "running_var")
 _EMBEDDING = re.compile(r"embed|wte|wpe|tok|vocab|shared|position|head", re.IGNORECASE)
 
 
@@ -74,6 +76,7 @@ def _huge_values(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) ->
         if 0 < counted.huge <= max(_MAX_HUGE, counted.elements // 1000)
         and counted.elements > 1
         and not (key[0] in ("model", "half") and key[1] in survey.contents.buffers)
+        and not key[1].endswith(_STATISTICS)
     }
     if bad:
         named = [
@@ -190,10 +193,11 @@ def _zero_shards(survey: CheckpointSurvey) -> Iterator[Finding]:
 
 def _zero_pages(survey: CheckpointSurvey) -> Iterator[Finding]:
     """Detect pages of zeros inside tensors, which a file system or disk lost."""
+    runs: dict[Key, list[ZeroRun]] = {}
+    for run in survey.zero_runs:
+        runs.setdefault(run.key, []).append(run)
     lost = [
-        run
-        for run in survey.zero_runs
-        if run.whole_pages and not run.whole_rows and not run.key[1].endswith(_FLAT)
+        run for key, several in runs.items() if not key[1].endswith(_FLAT) for run in _lost(several)
     ]
     if lost:
         names = list(dict.fromkeys(describe_tensor(run.key) for run in lost))
@@ -205,6 +209,12 @@ def _zero_pages(survey: CheckpointSurvey) -> Iterator[Finding]:
         cause, level = CHECKPOINT_WEIGHTS_ALL_ZERO, Level.WARNING if proven else Level.ERROR
         facts = tuple(_run_fact(survey, run) for run in lost)
         yield survey_finding(survey, cause, message, facts, level=level, confidence=0.8)
+
+
+def _lost(runs: Sequence[ZeroRun]) -> Sequence[ZeroRun]:
+    """Return the runs that are lost pages; a mask or pruned weight has many others."""
+    lost = [run for run in runs if run.whole_pages and not run.whole_rows]
+    return lost if 2 * len(lost) >= len(runs) else ()
 
 
 def _zero_rows(survey: CheckpointSurvey) -> Iterator[Finding]:

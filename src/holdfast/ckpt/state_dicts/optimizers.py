@@ -33,6 +33,10 @@ _PARAMETERS = ("weight", "bias")
 _OWN = frozenset({"params", "param_names"})
 _FLOATS = ("float", "bfloat", "complex")
 _SHOWN = 3
+_ASK_ORDER = (
+    'run `print(*dict(model.named_parameters()), sep="\\n")` in the training script, and pass '
+    "its output as --order FILE"
+)
 
 
 class OptimizerResult(msgspec.Struct, frozen=True):
@@ -126,7 +130,7 @@ def merge_optimizers(
         count = sum(map(len, groups))
         why = f"{count:,} numbered parameters without names: {mapping.why}"
         why = f"{OPTIMIZER_OMITTED}: {why}"
-        hint = "" if ordered else " (--order FILE gives the names in model order)"
+        hint = "" if ordered else f" ({_ASK_ORDER})"
         if ordered and count < len(tensors):
             hint = " (--frozen excludes parameters from it)"
         return OptimizerResult(step=step, notes=(*several, why + hint))

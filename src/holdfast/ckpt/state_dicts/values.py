@@ -10,12 +10,14 @@ import numpy as np
 
 from holdfast.ckpt.contents import ITEMSIZE, Tensor
 from holdfast.ckpt.files.torch_files import TorchFile
-from holdfast.ckpt.files.torch_pickle import TensorRef
+from holdfast.ckpt.files.torch_pickle import OpaqueObject, TensorRef
 from holdfast.ckpt.tensor_blocks import numpy_dtype
 from holdfast.core.errors import CheckpointUnreadable
 
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_DEPTH = 40
+#: Arrays that numpy's random states contain: path, dtypes and number of elements.
+_ARRAY, _WORDS, _MAX_WORDS = "multiarray._reconstruct", ("u4", "i4", "u8", "i8"), 4096
 
 
 class TorchSource:
@@ -65,7 +67,7 @@ def flatten_values(
     elif isinstance(simplified, TensorRef):
         yield path, source.tensor(path, simplified)
     else:
-        yield path, simplified
+        yield path, _with_tensors(source, path, simplified)
 
 
 def simplify(source: TorchSource, value: Any, depth: int = 0) -> Any:
@@ -80,16 +82,42 @@ def simplify(source: TorchSource, value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple)):
         items = [simplify(source, item, depth + 1) for item in value]
         return tuple(items) if isinstance(value, tuple) else items
+    return _parse_array(value) if isinstance(value, OpaqueObject) else value
+
+
+def is_plain(value: Any, also: tuple[type, ...] = ()) -> bool:
+    """Return whether ``value`` is text, number, None or of ``also``, or lists and dicts of them."""
+    if isinstance(value, Mapping):
+        return all(
+            isinstance(key, (str, int)) and is_plain(entry, also) for key, entry in value.items()
+        )
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(entry, also) for entry in value)
+    return isinstance(value, (*_PLAIN, *also))
+
+
+def _with_tensors(source: TorchSource, path: str, value: Any) -> Any:
+    """Replace the tensors inside a value that stays whole."""
+    if isinstance(value, TensorRef):
+        return source.tensor(path, value)
+    if isinstance(value, dict):
+        return {key: _with_tensors(source, path, entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_with_tensors(source, path, entry) for entry in value]
+        return tuple(items) if isinstance(value, tuple) else items
     return value
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether ``value`` is text, number, None, or lists and dicts of them."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, (str, int)) and is_plain(entry) for key, entry in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(map(is_plain, value))
-    return isinstance(value, _PLAIN)
+def _parse_array(value: OpaqueObject) -> Any:
+    """Return numpy's array of words, as in its random state, as a list; others unchanged."""
+    try:
+        _, (size,), dtype, _, data = value.__dict__["state"]
+        kind, order = dtype.__dict__["args"][0], dtype.__dict__["state"][1]
+        if value.path.endswith(_ARRAY) and kind in _WORDS and order == "<" and size <= _MAX_WORDS:
+            return np.frombuffer(data, kind, size).tolist()
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+        pass
+    return value
 
 
 def _are_names(value: Mapping[Any, Any]) -> bool:

@@ -13,8 +13,8 @@ from holdfast.ckpt.verify.file_pass import ValueSpan
 from holdfast.ckpt.verify.values import PAGE_BYTES
 from holdfast.core.errors import CheckpointUnreadable
 
-#: Runs located per checkpoint.
-_MAX_RUNS = 256
+#: Runs located per checkpoint; bytes read at once where a run continues.
+_MAX_RUNS, _EXTENT_BYTES = 256, 1 << 20
 
 
 class ZeroRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,10 @@ def _runs_of(span: ValueSpan, tensor: Tensor, reader: TensorReader) -> Iterator[
     shape = tensor.shape if shard.flat else shard.shape
     row = math.prod(shape[1:]) * size
     base = shard.start[0] * size if shard.flat else 0
+    stop = 0
     for first, last in _merge(span.counts.zero_pages):
+        if first < stop:  # a page that was read in two parts is not recorded
+            continue
         start, stop = _extend(span, size, first, last, reader)
         whole_rows = len(shape) > 1 and all(
             at in (span.start, span.stop) or (base + at - span.start) % row == 0
@@ -85,14 +88,35 @@ def _extend(
     span: ValueSpan, size: int, first: int, last: int, reader: TensorReader
 ) -> tuple[int, int]:
     """Return where the zeros around the pages start and stop, in whole elements."""
-    before = _bytes(reader, span.file, max(span.start, first - PAGE_BYTES), first)
-    after = _bytes(reader, span.file, last, min(span.stop, last + PAGE_BYTES))
-    start = first - (len(before) - len(before.rstrip(b"\0")))
-    stop = last + len(after) - len(after.lstrip(b"\0"))
+    start, stop = _start_of_zeros(span, first, reader), _end_of_zeros(span, last, reader)
     return (
         span.start - (span.start - start) // size * size,
         span.start + (stop - span.start) // size * size,
     )
+
+
+def _start_of_zeros(span: ValueSpan, at: int, reader: TensorReader) -> int:
+    """Return the first zero byte of those before ``at``."""
+    while at > span.start:
+        data = _bytes(reader, span.file, max(span.start, at - PAGE_BYTES), at)
+        zeros = len(data) - len(data.rstrip(b"\0"))
+        at -= zeros
+        if zeros < len(data):
+            break
+    return at
+
+
+def _end_of_zeros(span: ValueSpan, at: int, reader: TensorReader) -> int:
+    """Return the first byte from ``at`` on that is not zero; not all pages are recorded."""
+    size = PAGE_BYTES
+    while at < span.stop:
+        data = _bytes(reader, span.file, at, min(span.stop, at + size))
+        zeros = len(data) - len(data.lstrip(b"\0"))
+        at += zeros
+        if zeros < len(data):
+            break
+        size = _EXTENT_BYTES
+    return at
 
 
 def _bytes(reader: TensorReader, file: str, start: int, stop: int) -> bytes:

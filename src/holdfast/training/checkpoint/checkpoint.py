@@ -28,6 +28,7 @@ from holdfast.training.checkpoint.loading import load_checkpoint, verify_checkpo
 from holdfast.training.checkpoint.manager import CheckpointManager
 from holdfast.training.checkpoint.snapshot import StateSnapshot
 from holdfast.training.checkpoint.state import Models, Optimizers, TrainingState
+from holdfast.training.checkpoint.storage.hashing import VerifiedFiles
 from holdfast.training.checkpoint.storage.retention import RetentionPolicy
 from holdfast.training.checkpoint.store_agreement import StoreAgreement, to_checkpoint_failed
 from holdfast.training.checkpoint.write_plan import SavePlanner
@@ -241,12 +242,14 @@ class Checkpoint:
         """
         self._finish_pending(quietly=True)
         agreement = self._new_agreement("loading a checkpoint")
-        with recorder.phase("checkpoint", agreement.limit_s):
-            chosen, skipped = self._select(agreement, folder, before)
+        with recorder.phase("checkpoint", agreement.limit_s), VerifiedFiles() as verified:
+            chosen, skipped = self._select(agreement, folder, before, verified)
             if chosen is None:
                 return None
             with self.manager.reading(checkpoint_manifest.step_of_folder(chosen)):
-                manifest, rank_state = load_checkpoint(chosen, self.state, agreement, strict=strict)
+                manifest, rank_state = load_checkpoint(
+                    chosen, self.state, agreement, verified, strict=strict
+                )
         self.last = SaveResult(manifest.step, chosen, manifest, 0.0, 0.0)
         self._longest_save_s = max(self._longest_save_s, manifest.at - manifest.began)
         recorder.record_saved_step(manifest.step, str(chosen), loaded=True)
@@ -361,13 +364,17 @@ class Checkpoint:
     # ---- one load
 
     def _select(
-        self, agreement: StoreAgreement, folder: str | Path | None, before: int | None
+        self,
+        agreement: StoreAgreement,
+        folder: str | Path | None,
+        before: int | None,
+        verified: VerifiedFiles,
     ) -> tuple[Path | None, tuple[str, ...]]:
         """Return the verified checkpoint to load, and a reason for each one skipped."""
         if folder is None:
-            return self.manager.newest(agreement, before)
+            return self.manager.newest(agreement, before, verified)
         chosen = Path(folder).expanduser().absolute()
-        verify_checkpoint(chosen, agreement)
+        verify_checkpoint(chosen, agreement, verified)
         return chosen, ()
 
 

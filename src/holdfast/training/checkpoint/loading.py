@@ -26,7 +26,7 @@ from holdfast.training.checkpoint.state import (
     find_mismatches,
     unpack_rank_state,
 )
-from holdfast.training.checkpoint.storage.hashing import hash_cached_file
+from holdfast.training.checkpoint.storage.hashing import VerifiedFiles
 from holdfast.training.checkpoint.storage.shard_files import (
     MAX_THREADS,
     ShardReader,
@@ -41,8 +41,10 @@ from holdfast.training.checkpoint.writing import rank_state_name
 _MAX_NAMED = 200
 
 
-def verify_checkpoint(folder: Path, agreement: StoreAgreement) -> Manifest:
+def verify_checkpoint(folder: Path, agreement: StoreAgreement, verified: VerifiedFiles) -> Manifest:
     """Verify every byte of a checkpoint, each rank its share; return the manifest.
+
+    ``verified`` keeps this rank's files for :func:`load_checkpoint`.
 
     Raises:
         CheckpointUnreadable: it is damaged or incomplete; on all ranks.
@@ -52,7 +54,8 @@ def verify_checkpoint(folder: Path, agreement: StoreAgreement) -> Manifest:
     manifest: Manifest | None = None
     try:
         manifest = checkpoint_manifest.read_manifest(folder)
-        damage = _find_damage(folder, assigned_files(manifest, agreement.rank, agreement.world))
+        assigned = assigned_files(manifest, agreement.rank, agreement.world)
+        damage = _find_damage(folder, assigned, verified)
         if damage is not None:
             why = f"{damage.path}: {damage.why}"
     except CheckpointUnreadable as error:
@@ -66,7 +69,12 @@ def verify_checkpoint(folder: Path, agreement: StoreAgreement) -> Manifest:
 
 
 def load_checkpoint(
-    folder: Path, state: TrainingState, agreement: StoreAgreement, *, strict: bool
+    folder: Path,
+    state: TrainingState,
+    agreement: StoreAgreement,
+    verified: VerifiedFiles,
+    *,
+    strict: bool,
 ) -> tuple[Manifest, dict[str, Any]]:
     """Restore ``state`` from a verified checkpoint; return its manifest and this rank's own state.
 
@@ -82,7 +90,7 @@ def load_checkpoint(
         tensors.update(_allocate(folder, manifest, state, strict=strict))
 
     def restore() -> None:
-        _read_tensors(folder, tensors)
+        _read_tensors(folder, tensors, verified)
         all_rank_states = [
             _read_rank_state(folder, manifest, rank) for rank in range(manifest.ranks)
         ]
@@ -115,7 +123,9 @@ def _run_on_all_ranks(agreement: StoreAgreement, what: str, act: Callable[[], No
         raise problem or failure from None
 
 
-def _find_damage(folder: Path, manifest: Manifest) -> checkpoint_manifest.Damage | None:
+def _find_damage(
+    folder: Path, manifest: Manifest, verified: VerifiedFiles
+) -> checkpoint_manifest.Damage | None:
     """Return the first damage among the files, reading several in parallel."""
     singles = [msgspec.structs.replace(manifest, files=(entry,)) for entry in manifest.files]
     with ThreadPoolExecutor(
@@ -123,7 +133,7 @@ def _find_damage(folder: Path, manifest: Manifest) -> checkpoint_manifest.Damage
     ) as threads:
         damages_by_file = threads.map(
             lambda single: list(
-                checkpoint_manifest.find_damage(folder, single, hashed=hash_cached_file)
+                checkpoint_manifest.find_damage(folder, single, hashed=verified.hash_file)
             ),
             singles,
         )
@@ -172,9 +182,9 @@ def _describe_mismatches(kind: str, names: Mapping[str, str]) -> str:
     return f"{len(names):,} {kind}: {', '.join(reason)}{more}"
 
 
-def _read_tensors(folder: Path, tensors: dict[str, Any]) -> None:
+def _read_tensors(folder: Path, tensors: dict[str, Any], verified: VerifiedFiles) -> None:
     """Read this rank's data with torch.distributed.checkpoint's planner, without communication."""
-    reader, planner = ShardReader(folder), WeightsOnlyPlanner(allow_partial_load=True)
+    reader, planner = ShardReader(folder, verified), WeightsOnlyPlanner(allow_partial_load=True)
     index = reader.read_metadata()
     planner.set_up_planner(tensors, index, is_coordinator=False)
     reader.set_up_storage_reader(index, is_coordinator=False)

@@ -27,6 +27,7 @@ from holdfast.training.checkpoint.storage.backends import (
     StorageBackend,
     open_backend,
 )
+from holdfast.training.checkpoint.storage.hashing import VerifiedFiles
 from holdfast.training.checkpoint.storage.replication import Replicator, memory_backend
 from holdfast.training.checkpoint.storage.retention import RetentionPolicy, prune
 from holdfast.training.checkpoint.store_agreement import StoreAgreement
@@ -89,7 +90,10 @@ class CheckpointManager:
             threading.Thread(target=self._prune, name="holdfast retention", daemon=True).start()
 
     def newest(
-        self, agreement: StoreAgreement, before: int | None = None
+        self,
+        agreement: StoreAgreement,
+        before: int | None = None,
+        verified: VerifiedFiles | None = None,
     ) -> tuple[Path | None, tuple[str, ...]]:
         """Return this rank's folder with the newest valid checkpoint, and why others were skipped.
 
@@ -112,7 +116,13 @@ class CheckpointManager:
             or settings.read_setting("HOLDFAST_ALLOW_FRESH_START").value == "on"
         )
         search = CheckpointSearch(
-            self.root, backends, memory, agreement, before, allow_fresh_start=allowed
+            self.root,
+            backends,
+            memory,
+            agreement,
+            before,
+            verified or VerifiedFiles(),
+            allow_fresh_start=allowed,
         )
         chosen = search.newest()
         if chosen is not None:

@@ -25,6 +25,7 @@ from holdfast.training.checkpoint import fresh_start
 from holdfast.training.checkpoint.loading import verify_checkpoint
 from holdfast.training.checkpoint.storage import peer_assembly, peer_memory
 from holdfast.training.checkpoint.storage.backends import FolderBackend, StorageBackend
+from holdfast.training.checkpoint.storage.hashing import VerifiedFiles
 from holdfast.training.checkpoint.storage.peer_assembly import describe_error, run_on_all_ranks
 from holdfast.training.checkpoint.storage.shard_files import assigned_files
 from holdfast.training.checkpoint.store_agreement import StoreAgreement
@@ -87,6 +88,7 @@ class CheckpointSearch:
     memory: FolderBackend | None
     agreement: StoreAgreement
     before: int | None = None
+    verified: VerifiedFiles = field(default_factory=VerifiedFiles)
     #: One sentence for each checkpoint and backend skipped (complete on rank 0).
     skipped: list[str] = field(default_factory=list)
     allow_fresh_start: bool = False
@@ -244,7 +246,7 @@ class CheckpointSearch:
             return peer_assembly.assemble(shards, self.agreement, single_host=assignment.hosts == 1)
         if isinstance(backend, FolderBackend):
             folder = backend.folder(candidate.step)
-            verify_checkpoint(folder, self.agreement)
+            verify_checkpoint(folder, self.agreement, self.verified)
             return folder
         return self._fetch_remote(candidate, backend)
 

@@ -1,5 +1,8 @@
 """What a conversion loses is a warning and a status; keys of DCP are an option."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -80,3 +83,31 @@ def test_pickles_beside_the_weights_are_judged(tmp_path):
     report = verify_checkpoint(folder)
     assert report.exit_status == 1
     assert "training_args.bin would run" in report.verdict.root.message
+
+
+def test_client_state_of_deepspeed_has_the_step(accelerate):
+    order = str(accelerate.with_name("order"))
+    _, _, target = convert(accelerate, "zero1", "--order", order, "--ranks", "1")
+    states = torch.load(next(target.rglob("*model_states.pt")), weights_only=False)
+    assert (states["step"], states["global_steps"]) == (1, 1)
+
+
+def test_random_states_in_a_lightning_checkpoint_are_kept(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    states = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": np.random.RandomState(3).get_state(),
+        "torch.cuda": [],
+    }
+    checkpoint = {"epoch": 1, "global_step": 4, "pytorch-lightning_version": "2.6.0"}
+    checkpoint |= {"state_dict": model.state_dict(), "rng_states": states}
+    torch.save(checkpoint, tmp_path / "a.ckpt")
+    status, output, target = convert(tmp_path / "a.ckpt", "lightning")
+    assert (status, "not plain values" in output) == (0, False)
+    kept = torch.load(target, weights_only=True)["rng_states"]
+    assert torch.equal(kept["torch"], states["torch"])
+    assert (kept["python"], kept["torch.cuda"]) == (states["python"], [])
+    restored = np.random.RandomState()
+    restored.set_state(kept["numpy"])
+    assert restored.rand() == np.random.RandomState(3).rand()

@@ -9,7 +9,6 @@ from tests.golden.checkpoints.making import shared_store
 SAMPLE = (
     "safetensors",
     "DCP, FSDP2",
-    "holdfast",
     "FSDP1 local",
     "ZeRO-2",
     "universal, of ZeRO-2",

@@ -126,7 +126,7 @@ def write(root, target, files, segment, identity="this"):
     return sum(reported)
 
 
-@pytest.mark.parametrize("segment", [1, 100, 1024, 1 << 20])
+@pytest.mark.parametrize("segment", [13, 100, 1024, 1 << 20])
 def test_segments_equal_one_write(tensors, tmp_path, segment):
     root, found = tensors
     files = files_of(found)

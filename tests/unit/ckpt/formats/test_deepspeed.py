@@ -316,7 +316,7 @@ def test_invalid_rank_counts(tmp_path, count):
 def test_unexpected_types_are_an_error(tmp_path, stage):
     draw = random.Random(stage)
     folder = write(tmp_path / "tag", stage)
-    for _ in range(150):
+    for _ in range(60):
         file = draw.choice(sorted(folder.iterdir()))
         kept = file.read_bytes()
         spoil(file, draw)

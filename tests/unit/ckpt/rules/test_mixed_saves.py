@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from holdfast.ckpt.files.torch_files import read_torch_file
 from holdfast.ckpt.formats import registry
 from holdfast.ckpt.rules.verify import judge_checkpoint
 from holdfast.ckpt.verify.survey import survey_checkpoint
@@ -18,6 +21,18 @@ pytestmark = pytest.mark.slow
 
 def findings_of(path):
     return judge_checkpoint(survey_checkpoint(registry.read_checkpoint(path)))
+
+
+def change_record(path, record):
+    """Add 0.01 to float32 values, as from another run, with a valid checksum."""
+    with zipfile.ZipFile(path) as archive:
+        records = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in records.items():
+            changed = (
+                np.frombuffer(data, np.float32) + 0.01 if name.endswith(f"/{record}") else data
+            )
+            archive.writestr(name, bytes(changed))
 
 
 def test_dcp_save_interrupted_by_a_dead_rank(tmp_path_factory):
@@ -39,11 +54,10 @@ def test_zero_with_a_file_of_another_save(tmp_path_factory, tmp_path, dtype):
     assert findings_of(folder / "checkpoint") == ()
     shutil.copytree(folder / "checkpoint", tmp_path / "torn")
     (shard,) = (tmp_path / "torn" / "global_step3").glob("*rank_1_mp_rank_00_optim_states.pt")
-    state = torch.load(shard, weights_only=False)
-    state["optimizer_state_dict"]["single_partition_of_fp32_groups"][0].data.add_(
-        0.01
-    )  # as from another run
-    torch.save(state, shard)
+    group = read_torch_file(shard).value["optimizer_state_dict"]["single_partition_of_fp32_groups"][
+        0
+    ]
+    change_record(shard, f"data/{group.storage.key}")
     findings = findings_of(tmp_path / "torn")
     assert ("checkpoint-copies-differ", "error") in [
         (finding.cause, finding.level) for finding in findings

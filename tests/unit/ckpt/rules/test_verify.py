@@ -138,6 +138,8 @@ def sharded(folder, parts, shape=(40, 20), form=CheckpointFormat.DCP, **more):
     shards = []
     for name, row, rows in parts:
         (folder / name).write_bytes(rows.astype(np.float32).tobytes())
+        at = (folder / name).stat().st_mtime
+        os.utime(folder / name, (at + row / 1000,) * 2)  # quick writes can have equal times
         shards.append(shard(name, (row, 0), rows.shape))
     files = {path.name: path.stat().st_size for path in folder.iterdir()}
     tensor = Tensor(name="w", dtype="float32", shape=shape, shards=tuple(shards))

@@ -84,28 +84,28 @@ def start(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("signalled", "word", "status"),
+    ("count", "signalled", "word", "status"),
     [
-        ([1], signal.SIGTERM, 143),
-        ([1], signal.SIGINT, 130),
-        pytest.param([0, 1, 2], signal.SIGUSR1, 138, marks=pytest.mark.matrix),
+        (3, [1], signal.SIGTERM, 143),
+        (2, [1], signal.SIGINT, 130),
+        pytest.param(3, [0, 1, 2], signal.SIGUSR1, 138, marks=pytest.mark.matrix),
     ],
 )
 def test_all_ranks_save_at_one_step_and_exit_with_the_signals_status(
-    start, signalled, word, status
+    start, count, signalled, word, status
 ):
-    ranks = start(3).until("step 30")
+    ranks = start(count).until("step 30")
     for rank in signalled:
         ranks.processes[rank].send_signal(word)
 
     statuses = ranks.statuses()
-    assert statuses == [status] * 3, "\n".join(
-        ranks.text(rank)[-600:] for rank in range(3) if statuses[rank] != status
+    assert statuses == [status] * count, "\n".join(
+        ranks.text(rank)[-600:] for rank in range(count) if statuses[rank] != status
     )
     saved = ranks.saved()
-    assert saved[0] == saved[1] == saved[2]
+    assert saved == [saved[0]] * count
     assert len(saved[0]) == 1
-    for rank in range(3):  # no rank started the saved step
+    for rank in range(count):  # no rank started the saved step
         assert f"{rank} step {int(saved[0][0]) - 1}\n" in ranks.text(rank)
         assert f"{rank} step {saved[0][0]}\n" not in ranks.text(rank)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from pathlib import Path
 
 import pytest
 
 from holdfast.core import checkpoint_manifest
-from holdfast.training.checkpoint.storage import hashing
+from holdfast.training.checkpoint.storage.hashing import VerifiedFiles
 from tests.unit.training.checkpoint.jobs import small_disk
 
 
@@ -16,26 +17,42 @@ from tests.unit.training.checkpoint.jobs import small_disk
 def test_the_hash_equals_that_of_a_file_that_is_read(tmp_path, size):
     path = tmp_path / "file"
     path.write_bytes(random.Random(size).randbytes(size))
-    assert hashing.hash_cached_file(path) == checkpoint_manifest.hash_file(path)
-    assert hashing._hash_mapped(path) == (checkpoint_manifest.hash_file(path) if size else "")
+    with VerifiedFiles() as verified:
+        assert verified.hash_file(path) == checkpoint_manifest.hash_file(path)
+
+
+def test_hashed_bytes_are_copied_from_the_mapping(tmp_path):
+    path = tmp_path / "file"
+    data = random.Random(1).randbytes(20_000)
+    path.write_bytes(data)
+    target = ctypes.create_string_buffer(9_000)
+    with VerifiedFiles() as verified:
+        assert not verified.copy(path, 5_001, ctypes.addressof(target), 9_000)
+        verified.hash_file(path)
+        assert verified.copy(path, 5_001, ctypes.addressof(target), 9_000)
+        assert not verified.copy(path, 15_000, ctypes.addressof(target), 9_000)
+    assert target.raw == data[5_001:14_001]
+    assert not verified.copy(path, 0, ctypes.addressof(target), 1)
 
 
 def test_files_in_memory_are_mapped(tmp_path):
-    with small_disk(tmp_path / "memory", "1m") as folder:
-        (folder / "file").write_bytes(b"x" * 5000)
-        assert hashing._hash_mapped(folder / "file") == checkpoint_manifest.hash_file(
-            folder / "file"
-        )
+    with small_disk(tmp_path / "memory", "1m") as folder, VerifiedFiles() as verified:
+        path = folder / "file"
+        path.write_bytes(b"x" * 5000)
+        assert verified.hash_file(path) == checkpoint_manifest.hash_file(path)
+        assert verified.copy(path, 0, ctypes.addressof(ctypes.create_string_buffer(9)), 9)
 
 
 def test_a_kernel_file_is_read():
     path = Path("/proc/self/maps")
-    assert hashing._hash_mapped(path) == ""
-    assert len(hashing.hash_cached_file(path)) == 32
+    with VerifiedFiles() as verified:
+        assert len(verified.hash_file(path)) == 32
+        assert not verified.copy(path, 0, ctypes.addressof(ctypes.create_string_buffer(1)), 1)
 
 
 def test_a_missing_file_raises(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        hashing.hash_cached_file(tmp_path / "absent")
-    with pytest.raises(IsADirectoryError):
-        hashing.hash_cached_file(tmp_path)
+    with VerifiedFiles() as verified:
+        with pytest.raises(FileNotFoundError):
+            verified.hash_file(tmp_path / "absent")
+        with pytest.raises(IsADirectoryError):
+            verified.hash_file(tmp_path)

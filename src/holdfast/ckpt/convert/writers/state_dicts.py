@@ -131,12 +131,8 @@ def nested_values(contents: CheckpointContents, storages: Storages | None = None
     nested: dict[str, Any] = {}
     at: Any
     for path, stored in contents.values.items():
-        value = (
-            storages.tensor(stored)
-            if storages is not None and isinstance(stored, Tensor)
-            else stored
-        )
-        if not isinstance(value, ReducedCall) and not is_plain(value):
+        value = stored if storages is None else _stored_tensors(stored, storages)
+        if not is_plain(value, (ReducedCall,)):
             continue
         at, (*parents, last) = nested, path.split(".")
         for key in parents:
@@ -146,6 +142,18 @@ def nested_values(contents: CheckpointContents, storages: Storages | None = None
         else:  # a child is stored under its own path
             nested[path] = value
     return {key: _restore_lists(value) for key, value in nested.items()}
+
+
+def _stored_tensors(value: Any, storages: Storages) -> Any:
+    """Replace the tensors in a value by those of the file that is written."""
+    if isinstance(value, Tensor):
+        return storages.tensor(value)
+    if isinstance(value, dict):
+        return {key: _stored_tensors(entry, storages) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_stored_tensors(entry, storages) for entry in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    return value
 
 
 def scheduler_state(contents: CheckpointContents) -> Mapping[str, Any] | None:
@@ -184,11 +192,7 @@ def describe_losses(
     }
     if other_values and not values:
         yield f"Not written, because the format cannot store them: {list_names(other_values)}."
-    lost = [
-        key
-        for key, value in other_values.items()
-        if not isinstance(value, Tensor) and not is_plain(value)
-    ]
+    lost = [key for key, value in other_values.items() if not is_plain(value, (Tensor,))]
     if lost and values:
         yield f"Not written, because they are not plain values: {list_names(lost)}."
 

@@ -38,6 +38,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from holdfast.core.checkpoint_manifest import Manifest, ManifestEntry, hash_file
+from holdfast.training.checkpoint.storage.hashing import VerifiedFiles
 from holdfast.training.checkpoint.torch_versions import storage_info
 from holdfast.training.checkpoint.unpickling import read_index
 
@@ -261,7 +262,14 @@ def sync_path(path: Path) -> None:
 
 
 class ShardReader(FileSystemReader):
-    """torch's reader, restricted to tensors, reading in place where possible."""
+    """torch's reader, restricted to tensors, reading in place where possible.
+
+    Files in ``verified`` are copied from their mappings.
+    """
+
+    def __init__(self, folder: Path, verified: VerifiedFiles | None = None) -> None:
+        super().__init__(folder)
+        self._verified = verified or VerifiedFiles()
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Return the index. Raises CheckpointUnreadable."""
@@ -303,12 +311,13 @@ class ShardReader(FileSystemReader):
         )
         if begin is None:
             return False
-        bytes_of = (
-            (ctypes.c_char * target.nbytes).from_address(target.data_ptr())
-            if target.nbytes
-            else b""
-        )
-        _read_all(stream.fileno(), memoryview(bytes_of).cast("B"), location.offset + begin)
+        offset = location.offset + begin
+        path = Path(self.path) / location.relative_path
+        if target.nbytes and not self._verified.copy(
+            path, offset, target.data_ptr(), target.nbytes
+        ):
+            buffer = (ctypes.c_char * target.nbytes).from_address(target.data_ptr())
+            _read_all(stream.fileno(), memoryview(buffer).cast("B"), offset)
         planner.commit_tensor(item, target)
         return True
 

@@ -187,6 +187,7 @@ def model_states(
         "ds_config": zero_config(form),
         "ds_version": VERSION,
         "universal_checkpoint_info": {"universal_checkpoint_version": UNIVERSAL},
+        "step": completed_steps(contents, layout),
         **client_state(contents, values),
     }
 
