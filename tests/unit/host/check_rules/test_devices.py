@@ -157,6 +157,27 @@ def test_virtual_machine_is_not_judged(tmp_path):
     assert judged("pci-paths", tmp_path) == ()
 
 
+@pytest.mark.parametrize(
+    ("gpu_nodes", "adapter_nodes", "far"),
+    [
+        ("0011", "0", "2 of 4 GPUs are on NUMA node 1"),
+        ("0011", "01", ""),
+        ("01", "", ""),
+        ("0-", "0", ""),
+    ],
+)
+def test_gpus_far_from_every_adapter(tmp_path, gpu_nodes, adapter_nodes, far):
+    """``-``: a virtual machine does not show the node."""
+    for kind, nodes in (("gpu", gpu_nodes), ("adapter", adapter_nodes)):
+        vendor, number = (pci.NVIDIA, 0x030200) if kind == "gpu" else (pci.MELLANOX, 0x020700)
+        for at, node in enumerate(nodes):
+            bus = f"0000:{at}{'b' if kind == 'gpu' else 'c'}:00.0"
+            device(tmp_path, bus, vendor, number, numa_node="-1" if node == "-" else node)
+    findings = judged("pci-paths", tmp_path)
+    assert causes_and_levels(findings) == ([("memory-on-another-node", Level.NOTE)] if far else [])
+    assert not far or far in findings[0].message
+
+
 def test_an_adapter_in_a_narrow_slot(tmp_path):
     device(
         tmp_path,
