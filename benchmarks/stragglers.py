@@ -251,6 +251,7 @@ def findings_of(folder: Path, scenario: Scenario, times: Timeline) -> Iterator[F
                 host=f"node{host}",
                 life=ProcessState.RUNNING,
                 waits=waiting.slices(rank),
+                extra_work=waiting.extra_work(rank),
                 device=scenario.devices[host],
             )
             for rank in ranks

@@ -68,7 +68,7 @@ from holdfast.watcher.rules.placeholders import fill_verdict
 from holdfast.watcher.rules.stall import NODE_SILENT_S, StallLimits
 from holdfast.watcher.run_folder import COMMAND, RunCommand
 from holdfast.watcher.stall_detector import DetectorOutcome, StallDetector
-from holdfast.watcher.straggler_watch import SlowLinkWatch, StragglerWatch
+from holdfast.watcher.straggler_watch import ExtraWorkWatch, SlowLinkWatch, StragglerWatch
 
 TICK_S = 0.5
 #: Tick between the two close observations of a silent job.
@@ -95,7 +95,7 @@ class NodeWatcher:
         self._notice = ""
         self._window_s = window_s
         self._stragglers = StragglerWatch(0.0, warns=False)
-        self._links = SlowLinkWatch(0.0)
+        self._links, self._extra_work = SlowLinkWatch(0.0), ExtraWorkWatch(0.0)
         self._health = health
         self._job: StartWatching | None = None
         self._node: NodeSensor | None = None
@@ -188,9 +188,10 @@ class NodeWatcher:
         silent_s = time.time() - outcome.table.silent_since
         if not job.leader or silent_s > self._learner.limits.stall_s:
             return  # a rank that hangs is not slow
-        link = self._links.judge(outcome.table)
-        if link is not None:
-            yield ProgressNote(text=f"{link.message} ({link.code} {link.cause})")
+        for watch in (self._links, self._extra_work):
+            found = watch.judge(outcome.table)
+            if found is not None:
+                yield ProgressNote(text=f"{found.message} ({found.code} {found.cause})")
         health = (*self._health.findings, *outcome.table.health)
         slow = self._stragglers.judge(outcome.table, health)
         if slow is not None:
@@ -219,6 +220,7 @@ class NodeWatcher:
         self._node = NodeSensor(workers, job.world_size, self._window_s)
         self._stragglers = StragglerWatch(self._window_s, warns=job.exclude_stragglers)
         self._links = SlowLinkWatch(self._window_s)
+        self._extra_work = ExtraWorkWatch(self._window_s)
         self._workers = WorkerTree([worker.pid for worker in workers])
         self._health.start()
         if job.leader:
