@@ -2,15 +2,20 @@
 
 Summaries of simulated jobs go through the code of the watcher, `holdfast serve` and `holdfast top`.
 No peer writes such a state: torchrun has none, and DCGM and Prometheus exporters know no ranks.
+
+If Chromium is installed, it then shows the largest job: the wall-clock times from the request to
+the first painted page, and from the event that a state changed to the painted update.
 """
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.core.live_state import LiveState
 from holdfast.serve.live import reader
@@ -18,7 +23,11 @@ from holdfast.serve.live.watch import RunWatch
 from holdfast.serve.metrics.prometheus import collect_runs, render_metrics
 from holdfast.serve.terminal.rows import build_rows
 from holdfast.watcher.live_writer import LiveWriter
+from tests.unit.serve.served import RUN, make_run, serving
 from tests.unit.serve.simulated_job import simulate, start_message
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 SIZES = (8, 64, 512, 4096, 16_384)
 ROUNDS = 7
@@ -60,6 +69,42 @@ def main() -> None:
             f"{size_kib:>6.0f} KiB {read_ms:>4.0f} ms {scrape_ms:>4.0f} ms {len(samples):>7} "
             f"{top_ms:>3.0f} ms"
         )
+    measure_page(SIZES[-1])
+
+
+def measure_page(size: int) -> None:
+    """Print how long a real Chromium takes to show ``size`` ranks, and a change of them."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        print("page: not measured, Chromium is not installed")
+        return
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of the tests
+
+    with tempfile.TemporaryDirectory() as base, sync_playwright() as driver:
+        folder = make_run(Path(base), size)
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        with serving(Path(base)) as address:
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(f"{address}/run/{RUN}")
+            page.wait_for_selector("body[data-painted]")
+            first_ms = page.evaluate("() => Number(document.body.dataset.firstPaint)")
+            updates = [_update_ms(page, folder, size, at) for at in range(ROUNDS)]
+        browser.close()
+    print(
+        f"page of {size} ranks: first painted in {first_ms:.0f} ms, updates in "
+        f"{', '.join(f'{each:.0f}' for each in sorted(updates))} ms from the event"
+    )
+
+
+def _update_ms(page: Page, folder: Path, size: int, at: int) -> float:
+    """Change the live state of the run, and return the time of its update on the page."""
+    page.evaluate("() => { delete document.body.dataset.painted; }")
+    job, writer = start_message(folder, size, generation=1), LiveWriter(1.0)
+    writer._append_point = lambda *_: None  # type: ignore[method-assign] # noqa: SLF001 - rare
+    table = simulate(size, time.time(), step=200 + at, stuck=(None, 7)[at % 2])
+    writer._write(job, table, (), LiveState(stall_s=5.0))  # noqa: SLF001 - the thread would be late
+    page.wait_for_selector("body[data-painted]")
+    return float(page.evaluate("() => Number(document.body.dataset.painted)"))
 
 
 if __name__ == "__main__":

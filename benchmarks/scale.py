@@ -40,6 +40,7 @@ from holdfast.watcher.agent_messages import (
 from holdfast.watcher.host_health import HostHealthMonitor
 from holdfast.watcher.job_summary import JobSummary, decode_summary, encode_summary
 from holdfast.watcher.limit_learning import LimitLearner
+from holdfast.watcher.live_writer import LiveWriter
 from holdfast.watcher.process import TICK_S, NodeWatcher
 from holdfast.watcher.rules.stall import StallLimits
 from holdfast.watcher.wait_times import SLICES, WaitTimes
@@ -153,6 +154,7 @@ def measure_store(ranks: int, summary: Path) -> RoleCost:
         f"    for node in range({nodes}):\n"
         "        store.set(f'holdfast/{topic}/{node}', text if topic == 'summary' else '-')\n"
         "store.set('order', '-')\n"
+        "store.set('holdfast/changes', '0')\n"
         "print('set', flush=True)\n"
         "while True:\n"
         f"    due = time.monotonic() + {TICK_S}\n"
@@ -170,7 +172,7 @@ def measure_store(ranks: int, summary: Path) -> RoleCost:
         writer.stdin.close()
         writer.stdout.readline()
         topics = ("call", "dead", "done", "left")
-        keys = ["order", *(f"holdfast/{topic}/{node}" for topic in topics for node in range(nodes))]
+        keys = [f"holdfast/{topic}/{node}" for topic in topics for node in range(nodes)]
         summaries = [f"holdfast/summary/{node}" for node in range(nodes)]
         rounds = [0]
         lines = writer.stdout
@@ -219,7 +221,7 @@ def _start_watcher(folder: Path, ranks: int, pids: list[int], *, leader: bool) -
     environment = CheckContext(environ=current_environment())
     limits = StallLimits(stall_s=STALL_S, act_after_s=STALL_S)
     learner = LimitLearner(limits)
-    watcher = NodeWatcher(learner, HostHealthMonitor(environment, 0.0), WINDOW_S)
+    watcher = NodeWatcher(learner, HostHealthMonitor(environment, 0.0), LiveWriter(1.0), WINDOW_S)
     workers = tuple(
         WatchedWorker(rank, pid, str(folder / f"rank{rank}.trace")) for rank, pid in enumerate(pids)
     )

@@ -31,6 +31,8 @@ class JobModel:
 
     ``noise`` is the relative deviation of each computation, ``stalls`` the probability that a rank
     needs three times as long in a step, ``pause`` a step and the seconds that rank 0 is away in it.
+    ``factors`` and ``extra_s`` are by (step, rank): of all computations of the step, and seconds
+    before its first collective.
     """
 
     hosts: int
@@ -40,6 +42,8 @@ class JobModel:
     noise: float = 0.03
     stalls: float = 0.0
     pause: tuple[int, float] = (-1, 0.0)
+    factors: np.ndarray | None = None
+    extra_s: np.ndarray | None = None
 
 
 @dataclass
@@ -60,6 +64,8 @@ def simulate(model: JobModel, random: np.random.Generator) -> Timeline:
     now = np.zeros(ranks)
     for step in range(model.steps):
         factor = np.where(random.random(ranks) < model.stalls, 3.0, 1.0) * model.speed
+        if model.factors is not None:
+            factor = factor * model.factors[step]
         for call in range(CHUNKS + 2):
             if call < CHUNKS:
                 jitter = random.lognormal(0.0, model.noise, ranks)
@@ -67,6 +73,8 @@ def simulate(model: JobModel, random: np.random.Generator) -> Timeline:
                 now = now + times.computed[step, call]
             if call == 0 and step == model.pause[0]:
                 now[0] += model.pause[1]
+            if call == 0 and model.extra_s is not None:
+                now = now + model.extra_s[step]
             times.entered[step, call] = now
             if call < CHUNKS:
                 ready = now.reshape(model.hosts, LANES).max(axis=1)[host]

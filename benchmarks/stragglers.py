@@ -138,6 +138,79 @@ def unequal_links(random: np.random.Generator) -> Scenario:
     return Scenario(JobModel(HOSTS, 130, np.ones(RANKS), lane_s), _one_kind(), None)
 
 
+def variable_batches(random: np.random.Generator) -> Scenario:
+    """Healthy: each rank's batch has another length, so that its steps vary by 35%."""
+    factors = random.lognormal(0.0, 0.35, (120, RANKS))
+    return Scenario(JobModel(HOSTS, 120, np.ones(RANKS), factors=factors), _one_kind(), None)
+
+
+def rank_0_logs(random: np.random.Generator) -> Scenario:
+    """Healthy: rank 0 logs for 0.4 to 0.8 s every 4 to 8 steps; the others wait meanwhile."""
+    return _extra_work(random, int(random.integers(4, 9)), random.uniform(0.4, 0.8))
+
+
+def rank_0_saves(random: np.random.Generator) -> Scenario:
+    """Healthy: rank 0 saves for 1.5 to 3 s every 10 to 15 steps."""
+    return _extra_work(random, int(random.integers(10, 16)), random.uniform(1.5, 3.0))
+
+
+def _extra_work(random: np.random.Generator, every: int, seconds: float) -> Scenario:
+    extra_s = np.zeros((150, RANKS))
+    extra_s[::every, 0] = seconds * random.lognormal(0.0, 0.1, len(extra_s[::every, 0]))
+    return Scenario(JobModel(HOSTS, 150, np.ones(RANKS), extra_s=extra_s), _one_kind(), None)
+
+
+def collections_everywhere(random: np.random.Generator) -> Scenario:
+    """Healthy: 2% of the steps of every rank pause for 0.3 to 0.8 s (garbage collection)."""
+    pauses = random.uniform(0.3, 0.8, (130, RANKS)) * (random.random((130, RANKS)) < 0.02)
+    return Scenario(JobModel(HOSTS, 130, np.ones(RANKS), extra_s=pauses), _one_kind(), None)
+
+
+def shared_hosts(random: np.random.Generator) -> Scenario:
+    """Healthy: other work makes each host 1.3 to 2 times slower for 3 to 10 steps, now and then."""
+    factors = np.ones((130, RANKS))
+    for _ in range(20):
+        host, begin = int(random.integers(HOSTS)), int(random.integers(130))
+        steps = slice(begin, begin + int(random.integers(3, 11)))
+        factors[steps, host * LANES : (host + 1) * LANES] *= random.uniform(1.3, 2.0)
+    return Scenario(JobModel(HOSTS, 130, np.ones(RANKS), factors=factors), _one_kind(), None)
+
+
+def warm_up(random: np.random.Generator) -> Scenario:
+    """Healthy: all ranks begin 1.5 to 3 times slower, and become faster at different paces."""
+    slower, pace = random.uniform(0.5, 2.0, RANKS), random.uniform(5.0, 25.0, RANKS)
+    factors = 1.0 + slower * np.exp(-np.arange(120)[:, None] / pace)
+    return Scenario(JobModel(HOSTS, 120, np.ones(RANKS), factors=factors), _one_kind(), None)
+
+
+def slow_rank_of_variable_batches(random: np.random.Generator) -> Scenario:
+    """Steps vary by 35%, and one rank computes 1.6 to 2.2 times as long."""
+    rank = int(random.integers(RANKS))
+    speed = np.ones(RANKS)
+    speed[rank] = random.uniform(1.6, 2.2)
+    factors = random.lognormal(0.0, 0.35, (110, RANKS))
+    model = JobModel(HOSTS, 110, speed, factors=factors)
+    return Scenario(model, _one_kind(), Accusation("rank", frozenset([rank])))
+
+
+def slow_rank_0_that_logs(random: np.random.Generator) -> Scenario:
+    """Rank 0 computes 1.4 to 2 times as long, and logs for 0.3 s every 6 steps."""
+    scenario = _slow("rank", [0], random)
+    extra_s = np.zeros((scenario.model.steps, RANKS))
+    extra_s[::6, 0] = 0.3
+    scenario.model.extra_s = extra_s
+    return scenario
+
+
+def rank_that_pauses(random: np.random.Generator) -> Scenario:
+    """One rank pauses for 0.5 to 1.5 s in 25% of its steps, irregularly."""
+    rank = int(random.integers(RANKS))
+    extra_s = np.zeros((120, RANKS))
+    extra_s[:, rank] = random.uniform(0.5, 1.5, 120) * (random.random(120) < 0.25)
+    model = JobModel(HOSTS, 120, np.ones(RANKS), extra_s=extra_s)
+    return Scenario(model, _one_kind(), Accusation("rank", frozenset([rank])))
+
+
 SCENARIOS = (
     slow_rank,
     little_slower_rank,
@@ -149,6 +222,15 @@ SCENARIOS = (
     very_noisy,
     unequal_gpus,
     unequal_links,
+    variable_batches,
+    rank_0_logs,
+    rank_0_saves,
+    collections_everywhere,
+    shared_hosts,
+    warm_up,
+    slow_rank_of_variable_batches,
+    slow_rank_0_that_logs,
+    rank_that_pauses,
 )
 
 
@@ -169,6 +251,7 @@ def findings_of(folder: Path, scenario: Scenario, times: Timeline) -> Iterator[F
                 host=f"node{host}",
                 life=ProcessState.RUNNING,
                 waits=waiting.slices(rank),
+                extra_work=waiting.extra_work(rank),
                 device=scenario.devices[host],
             )
             for rank in ranks
@@ -240,16 +323,22 @@ class Tally:
         accused = self.right + self.wrong
         precision = f"{self.right / accused:.2f}" if accused else "none accused"
         return (
-            f"{self.name}: precision {precision}, recall {self.right / self.faulty:.2f} "
+            f"{self.name}: precision {precision}, recall {self.right / max(self.faulty, 1):.2f} "
             f"({self.wrong} false of {accused} accusations)"
         )
 
 
 def main() -> None:
-    """Print a line per scenario, then precision and recall."""
+    """Print a line per scenario, then precision and recall.
+
+    Arguments: the number of seeds, and the names of scenarios; without names, all.
+    """
     ours, theirs = Tally("holdfast"), Tally("NVIDIA's scores")
-    seeds = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else SEEDS
+    seeds = next((int(word) for word in sys.argv[1:] if word.isdigit()), SEEDS)
+    names = [word for word in sys.argv[1:] if not word.isdigit()]
     for scenario_of in SCENARIOS:
+        if names and scenario_of.__name__ not in names:
+            continue
         right = [0, 0]
         for seed in range(seeds):
             random = np.random.default_rng(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from holdfast.cli.general_options import OutputFolder
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.applications import Starlette
 
 
 @click.command()
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Interval of --otlp.",
 )
+@click.option(
+    "--reports",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Also show the check*.json and env*.json (written with --json) of this folder.",
+)
 @click.option("--until-eof", is_flag=True, hidden=True, help="End when standard input ends.")
 @click.option(
     "--write-rules",
@@ -53,6 +61,7 @@ def command(  # noqa: PLR0913 - one per option
     metrics_only: bool,
     otlp: str | None,
     every: float,
+    reports: Path | None,
     until_eof: bool,
     write_rules: Path | None,
 ) -> None:
@@ -63,8 +72,6 @@ def command(  # noqa: PLR0913 - one per option
     and printed.
     """
     import secrets
-    import socket
-    import threading
 
     from holdfast.core import settings
     from holdfast.core.errors import MissingExtra
@@ -80,12 +87,11 @@ def command(  # noqa: PLR0913 - one per option
         from holdfast.serve.metrics.prometheus import collect_runs
         from holdfast.serve.web.access import is_loopback
         from holdfast.serve.web.application import create_application
-        from holdfast.serve.web.server import make_server, open_socket
+        from holdfast.serve.web.server import open_socket
     except ModuleNotFoundError as error:
         raise MissingExtra("holdfast[serve]") from error
-    watch = RunWatch(
-        runs or Path(str(settings.read_setting("HOLDFAST_RUN_DIR").value)).expanduser()
-    )
+    base = runs or Path(str(settings.read_setting("HOLDFAST_RUN_DIR").value)).expanduser()
+    watch = RunWatch(base, reports)
     token, created = settings.read_text("HOLDFAST_SERVE_TOKEN"), ""
     if token is None and not is_loopback(host):
         token = created = secrets.token_urlsafe(24)
@@ -97,21 +103,30 @@ def command(  # noqa: PLR0913 - one per option
         except ModuleNotFoundError as error:
             raise MissingExtra("holdfast[otel]") from error
         end_export = start_export(otlp, lambda: collect_runs(watch), every)
-    shown = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared only
-    shown = f"[{shown}]" if ":" in shown else shown
-    address = f"http://{shown}:{listener.getsockname()[1]}/{'metrics' if metrics_only else ''}"
-    click.echo(
-        f"holdfast: {watch.base} at {address}{f'?token={created}' if created else ''}", err=True
-    )
+    path = f"{'metrics' if metrics_only else ''}{f'?token={created}' if created else ''}"
+    click.echo(f"holdfast: {base} at {_address(host, listener)}/{path}", err=True)
     try:
-        application = create_application(watch, token, metrics_only=metrics_only)
-        server = make_server(application)
-        if until_eof:
-            threading.Thread(target=_end_at_eof, args=(server,), daemon=True).start()
-        server.run([listener])
+        _serve(create_application(watch, token, metrics_only=metrics_only), listener, until_eof)
     finally:
         if end_export is not None:
             end_export()
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    """Return the address to open; of all interfaces, that with the name of this host."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared only
+    return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
+
+
+def _serve(application: Starlette, listener: socket.socket, until_eof: bool) -> None:  # noqa: FBT001 - the option
+    import threading
+
+    from holdfast.serve.web.server import make_server
+
+    server = make_server(application)
+    if until_eof:
+        threading.Thread(target=_end_at_eof, args=(server,), daemon=True).start()
+    server.run([listener])
 
 
 def _end_at_eof(server: uvicorn.Server) -> None:

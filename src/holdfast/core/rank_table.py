@@ -180,6 +180,17 @@ class WaitSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     calls: int
 
 
+class ExtraWork(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a rank does regularly besides the steps, such as logging: share of the time, interval.
+
+    ``in_phases``: the share is that of phases of the script, at any times.
+    """
+
+    share: float = 0.0
+    every_s: float = 0.0
+    in_phases: bool = False
+
+
 class CallTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A completed collective: the shortest time that a rank of one node was in it.
 
@@ -270,6 +281,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     device: str = ""
     loader_share: float = 0.0
     collector_share: float = 0.0
+    extra_work: ExtraWork = ExtraWork()
     node: str = ""
     node_silent_s: float = 0.0
     memory_bytes: int | None = None

@@ -30,6 +30,7 @@ from holdfast.launcher.recovery import Recovery, RunObserver
 from holdfast.launcher.terminal.connection import Prefix
 from holdfast.launcher.watcher_channel import WatcherChannel
 from holdfast.recorder import faults, parse_duration
+from holdfast.report import json as json_report
 from holdfast.training.compiled_extensions import prepare_extensions
 from holdfast.watcher.live_port import parse_address
 from holdfast.watcher.run_folder import RunFolder
@@ -83,7 +84,7 @@ def run_job(
     base = _run_dir(request.run_dir)
     folder = RunFolder(base, workers=plan.workers, records=settings.read_count("HOLDFAST_RING"))
     atexit.register(folder.close)
-    _print_variables(plan)
+    _report_variables(plan, folder)
     if folder.trouble and plan.recorder != "off":
         print_message(
             f"trace files are written to {folder.traces}, which is slower: {folder.trouble}"
@@ -113,10 +114,12 @@ def run_job(
     return status
 
 
-def _print_variables(plan: LaunchPlan) -> None:
-    """Print what the preset sets, and what is wrong with the user's variables."""
+def _report_variables(plan: LaunchPlan, folder: RunFolder) -> None:
+    """Print what the preset sets, and what is wrong with the user's variables; store the latter."""
     unread = unread_loader_settings(plan.preset, plan.script)
-    problems = (each for each in audit_environment().findings if each.level is not Level.NOTE)
+    findings = audit_environment().findings
+    folder.write("env.json", json_report.encode_json(json_report.envelope("env", findings, None)))
+    problems = (each for each in findings if each.level is not Level.NOTE)
     for message in (
         *plan.preset.messages(),
         *filter(None, (unread,)),

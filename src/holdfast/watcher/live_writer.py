@@ -32,8 +32,9 @@ from holdfast.watcher.live_columns import build_live_state, build_series_point
 
 #: Maximum share of a core for writing.
 MAX_SHARE = 0.05
-#: Interval of the points of the series, and the time over which step rates are measured.
-SERIES_EVERY_S = 5.0
+#: Interval of the points of the series: at first every second, so that a short run has some, too.
+SERIES_EVERY_S, SERIES_SHARE = 5.0, 0.04
+#: Time over which step rates are measured.
 RATE_WINDOW_S = 10.0
 CLOSE_LIMIT_S = 0.5
 
@@ -52,7 +53,7 @@ class LiveWriter:
         self._thread = threading.Thread(target=self._run, name="holdfast-live", daemon=True)
         self._rates = StepRates()
         self._series: SeriesFile | None = None
-        self._series_at = 0.0
+        self._series_at = self._series_begun = 0.0
 
     def update(
         self, job: StartWatching, table: JobSummary, findings: Sequence[Finding], base: LiveState
@@ -119,11 +120,15 @@ class LiveWriter:
             notice=base.notice,
         )
         write_atomic(folder / state_file(job.node), msgspec.json.encode(state), durable=False)
-        if time.monotonic() - self._series_at >= SERIES_EVERY_S:
-            self._series_at = time.monotonic()
-            path = folder / series_file(job.node)
-            if self._series is None or self._series.path != path:
-                self._series = SeriesFile(path)
+        self._append_point(folder / series_file(job.node), state)
+
+    def _append_point(self, path: Path, state: LiveState) -> None:
+        """Append a point to the series if one is due."""
+        now = time.monotonic()
+        if self._series is None or self._series.path != path:
+            self._series, self._series_begun, self._series_at = SeriesFile(path), now, float("-inf")
+        if now - self._series_at >= min(SERIES_EVERY_S, SERIES_SHARE * (now - self._series_begun)):
+            self._series_at = now
             self._series.append(build_series_point(state))
 
 

@@ -113,12 +113,14 @@ class NodeSensor:
         """Return the state of ``rank`` with its times in the newest window."""
         state = rank.state()
         loader, collector = self._wait_times.host_shares(state.rank)
+        self._wait_times.sample_phase(state.rank, in_phase=state.phase is not None)
         return replace(
             state,
             waits=self._wait_times.slices(state.rank),
             device=rank.device(),
             loader_share=loader,
             collector_share=collector,
+            extra_work=self._wait_times.extra_work(state.rank),
         )
 
     def observe_closely(self, *, stacks: bool = True) -> JobSummary:

@@ -41,6 +41,26 @@ class StragglerWatch:
         return verdict
 
 
+class ExtraWorkWatch:
+    """Reports a rank for whose regular extra work the others wait. ``window_s`` 0 disables it."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._next = 0.0
+        self._reported: set[int | None] = set()
+
+    def judge(self, table: JobSummary) -> Finding | None:
+        """Return a note if one is due, once per rank."""
+        if not self._window_s or table.time < self._next:
+            return None
+        self._next = table.time + self._window_s
+        finding = straggler.find_extra_work(table.ranks)
+        if finding is None or finding.subject.rank in self._reported:
+            return None
+        self._reported.add(finding.subject.rank)
+        return finding
+
+
 class SlowLinkWatch:
     """Follows the links of one generation. ``window_s`` is the measured time; 0 disables it."""
 

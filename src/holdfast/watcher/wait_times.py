@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from holdfast.core import trace_file
-from holdfast.core.rank_table import GroupTiming, WaitSlice
+from holdfast.core.rank_table import ExtraWork, GroupTiming, WaitSlice
 from holdfast.watcher.call_timings import SYNCHRONIZING, measure_timings
+from holdfast.watcher.extra_work import add_phases, measure_extra_work
 from holdfast.watcher.trace_reader import TraceReading
 
 #: Slices per window.
 SLICES = 12
+#: Interval of the samples of phases: that of the watcher.
+SAMPLE_S = 0.5
 
 
 class WaitTimes:
@@ -30,6 +33,9 @@ class WaitTimes:
         self._measured: int | None = None
         self._slices: dict[int, deque[WaitSlice]] = {}
         self._host_seconds: dict[int, deque[tuple[float, float, float]]] = {}
+        self._extra_work: dict[int, ExtraWork] = {}
+        self._in_phase: dict[int, deque[bool]] = {}
+        self._samples = max(int(window_s / SAMPLE_S), 1)
         #: The newest timings of collectives, for the leader.
         self.timings: tuple[GroupTiming, ...] = ()
 
@@ -51,12 +57,24 @@ class WaitTimes:
             slices.extend(measure_slices(trace, numbers, self._slice_s, now, rows))
             host_seconds = self._host_seconds.setdefault(rank, deque(maxlen=SLICES + 1))
             host_seconds.append((now, *trace.host_seconds()))
+            self._extra_work[rank] = _extra_work(trace, rows, now - SLICES * self._slice_s)
             observed.append((rank, trace, rows))
         self.timings = measure_timings(observed, now - SLICES * self._slice_s)
 
     def slices(self, rank: int) -> tuple[WaitSlice, ...]:
         """Return the newest slices of ``rank``, oldest first."""
         return tuple(self._slices.get(rank, ()))
+
+    def sample_phase(self, rank: int, *, in_phase: bool) -> None:
+        """Note whether the rank is in a phase of its script now."""
+        samples = self._in_phase.setdefault(rank, deque(maxlen=self._samples))
+        samples.append(in_phase)
+
+    def extra_work(self, rank: int) -> ExtraWork:
+        """Return what the rank does regularly besides the steps."""
+        samples = self._in_phase.get(rank, ())
+        in_phase = sum(samples) / len(samples) if samples else 0.0
+        return add_phases(self._extra_work.get(rank, ExtraWork()), in_phase)
 
     def host_shares(self, rank: int) -> tuple[float, float]:
         """Return the fractions of the window in the data loader and in garbage collection."""
@@ -69,6 +87,17 @@ class WaitTimes:
             round((last[1] - first[1]) / elapsed_s, 4),
             round((last[2] - first[2]) / elapsed_s, 4),
         )
+
+
+def _extra_work(trace: TraceReading, rows: np.ndarray[Any, Any], since: float) -> ExtraWork:
+    """Return the extra work of a rank since a time, by its collectives that completed."""
+    kept = np.isin(rows["operation"], SYNCHRONIZING) & (rows["completed"] > 0)
+    begins, ends = (
+        (rows[name][kept].astype(np.float64) + trace.header.offset_ns) / 1e9
+        for name in ("entered", "completed")
+    )
+    recent = begins >= since
+    return measure_extra_work(begins[recent], ends[recent])
 
 
 def measure_slices(

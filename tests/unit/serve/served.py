@@ -24,6 +24,7 @@ from holdfast.core.live_state import LiveState
 from holdfast.core.rank_table import RankState, SourceLine, ThreadStack
 from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
+from holdfast.report.json import envelope
 from holdfast.serve.live.watch import RunWatch
 from holdfast.serve.web.application import create_application
 from holdfast.serve.web.server import make_server, open_socket
@@ -103,6 +104,21 @@ def write_past(folder: Path) -> None:
             folder=str(incident),
         )
     )
+
+
+def write_check(path: Path) -> None:
+    """Write what `holdfast check --json` prints, of two checks."""
+    finding = make_finding(
+        by_name("port-in-use"),
+        "port 29500 is in use",
+        level=Level.ERROR,
+        subject=Subject(host="node000"),
+    )
+    checks = [
+        {"name": "ports", "host": "node000", "state": "ok"},
+        {"name": "gpus", "host": "node000", "state": "unknown", "unseen": ["no driver"]},
+    ]
+    path.write_bytes(msgspec.json.encode(envelope("check", [finding], None, checks=checks)))
 
 
 def make_run(base: Path, world_size: int = 64, *, stuck: int | None = None) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.live_state import LiveState, SeriesPoint
-from holdfast.serve.live import reader, runs
+from holdfast.serve.live import reader, reports, runs
 from holdfast.serve.metrics import samples
 from holdfast.serve.terminal import rows
 from holdfast.watcher.live_columns import build_live_state
+from tests.unit.serve.served import write_check
 from tests.unit.serve.simulated_job import simulate
 
 AT = 1_700_000_000.0
@@ -94,6 +97,30 @@ def test_a_series_skips_what_it_cannot_read_and_keeps_the_newest_point(tmp_path)
     points = reader.read_series(tmp_path, columns=100)
     assert 90 <= len(points) <= 100
     assert points[-1].at > 980
+
+
+def test_a_part_of_a_series_has_more_detail(tmp_path):
+    lines = [msgspec.json.encode(SeriesPoint(at=float(second))) for second in range(1000)]
+    (tmp_path / "live-0.jsonl").write_bytes(b"\n".join(lines))
+    points = reader.read_series(tmp_path, columns=100, within=(300.0, 349.0))
+    assert [point.at for point in points] == [float(second) for second in range(300, 350)]
+    assert len(reader.read_series(tmp_path, columns=100, within=(300.0, 899.0))) == 100
+
+
+def test_reports_are_read_newest_first_and_others_are_named(tmp_path):
+    write_check(tmp_path / "check-a.json")
+    (tmp_path / "env-b.json").write_text('{"schema": "holdfast/1", "command": "env"}')
+    os.utime(tmp_path / "env-b.json", (1, 1))
+    (tmp_path / "check-c.json").write_text('{"schema": "holdfast/9", "command": "check"}')
+    (tmp_path / "check-d.json").write_text("{")
+    found, problems = reports.read_reports([tmp_path, tmp_path / "gone", tmp_path])
+    assert [(each.file, len(each.findings)) for each in found] == [
+        ("check-a.json", 1),
+        ("env-b.json", 0),
+    ]
+    assert found[0].states == {"ok": 1, "unknown": 1}
+    assert problems[0] == "check-c.json has the schema 'holdfast/9', not 'holdfast/1'"
+    assert problems[1].startswith("check-d.json is not the output of a command with --json")
 
 
 def test_an_incident_without_verdict_and_a_ledger_of_another_version_are_named(tmp_path):

@@ -5,10 +5,21 @@ from __future__ import annotations
 import shutil
 import time
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from holdfast.core.live_state import SERIES_UNKNOWN, SeriesPoint
 from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from tests.unit.serve.served import HOSTILE, RUN, make_run, serving, write_live, write_past
+from tests.unit.serve.served import (
+    HOSTILE,
+    RUN,
+    make_run,
+    serving,
+    write_check,
+    write_live,
+    write_past,
+)
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -113,6 +124,61 @@ def test_the_heat_map_is_read_with_the_keyboard(open_page, address):
     assert "step 107, rank 3: " in page.inner_text("#heat-value")
     page.keyboard.press("ArrowLeft")
     assert "step 106, rank 3: " in page.inner_text("#heat-value")
+
+
+def test_the_heat_map_zooms_with_keys_buttons_and_a_dragged_area(open_page, address):
+    page = open_run(open_page, address)
+    whole = "Heat map of 64 rows of ranks over 8 points in time"
+    assert page.get_attribute("#heat", "aria-label") == whole
+    page.focus("#heat")
+    page.keyboard.press("+")
+    page.wait_for_selector("#heat[aria-label*='32 rows of ranks over 4 points in time, enlarged']")
+    assert "step 107" in page.inner_text("#heat-end")
+    assert page.inner_text("#heat-last") == "rank 31"
+    page.click("#heat-out")
+    page.wait_for_selector(f"#heat[aria-label='{whole}']")
+    box = page.locator("#heat").bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2, steps=3)
+    page.mouse.up()
+    page.wait_for_selector("#heat[aria-label*='32 rows of ranks over 8 points']")
+    assert page.inner_text("#heat-first") == "rank 32"
+    page.focus("#heat")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(f"#heat[aria-label='{whole}']")
+
+
+def test_a_run_of_some_seconds_shows_step_rates_without_empty_columns(open_page, tmp_path):
+    folder = make_run(tmp_path, 8)
+    lines = (folder / "live-0.jsonl").read_bytes().splitlines()
+    points = [msgspec.json.decode(line, type=SeriesPoint) for line in lines]
+    unknown = bytes([SERIES_UNKNOWN] * 8)
+    points = [
+        replace(point, waits=unknown, rates=unknown if at < 2 else point.rates)
+        for at, point in enumerate(points)
+    ]
+    (folder / "live-0.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, points)))
+    with serving(tmp_path) as address:
+        page = open_run(open_page, address)
+        assert page.input_value("#heat-metric") == "rates"
+        assert "over 6 points in time" in page.get_attribute("#heat", "aria-label")
+        page.close()
+
+
+def test_results_of_checks_beside_the_run_are_shown(open_page, tmp_path):
+    folder = make_run(tmp_path, 8)
+    write_check(folder / "check-node000.json")
+    (tmp_path / "env.json").write_text('{"schema": "holdfast/1", "command": "env"}')
+    with serving(tmp_path) as address:
+        page = open_run(open_page, address)
+        found = page.inner_text("#findings")
+        assert "holdfast check node000" in found
+        assert "1 ok, 1 unknown" in found
+        assert "port 29500 is in use" in found
+        assert "1 not checked" in found
+        assert "Nothing wrong was found." in found
+        page.close()
 
 
 def test_a_rank_opens_with_its_stack(open_page, address):

@@ -71,6 +71,13 @@ def test_the_documents_of_a_run(address):
     assert len(series["at"]) == len(series["waits"]) == 8
 
 
+def test_a_part_of_the_series_is_selected_by_time(address):
+    at = read(address, f"/api/run/{RUN}/series")["at"]
+    part = read(address, f"/api/run/{RUN}/series?begin={at[2]}&end={at[4]}")
+    assert part["at"] == at[2:5]
+    assert get(f"{address}/api/run/{RUN}/series?begin=x&end=1")[0] == 400
+
+
 def test_a_rank_has_its_state_and_its_stack_from_the_incident(address):
     found = read(address, f"/api/run/{RUN}/rank/2")
     assert found["now"]["step"] == 107

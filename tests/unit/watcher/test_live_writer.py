@@ -82,6 +82,17 @@ def test_the_thread_writes_state_and_series(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["live-0.json", "live-0.jsonl"]
 
 
+def test_a_run_of_some_seconds_has_many_points_and_a_long_one_few(tmp_path, monkeypatch):
+    writer, state, path = LiveWriter(1.0), LiveState(), tmp_path / "live-0.jsonl"
+    written = []
+    for second in range(400):
+        monkeypatch.setattr(live_writer.time, "monotonic", lambda at=second: float(at))
+        writer._append_point(path, state)
+        written.append(path.read_bytes().count(b"\n"))
+    assert written[20] == 21
+    assert written[399] - written[199] == 40
+
+
 def test_a_disk_that_hangs_delays_neither_the_watcher_nor_its_end(tmp_path, monkeypatch):
     released, entered = threading.Event(), threading.Event()
 

@@ -38,6 +38,9 @@ TOPICS = ("call", "summary", "dead", "done", "left")
 #: call, it also has the summary that was posted before it.
 _COMMON_TOPICS = ("dead", "done", "left")
 _EMPTY = "-"
+#: Counts the posts on all topics except "summary": only after one, nodes read these topics: of
+#: 2,048 nodes, they are thousands of keys.
+_CHANGES, _NO_CHANGES = "holdfast/changes", "0"
 #: With ``--master-port P``, restarts use the ports P + 1 to P + RESTART_PORTS in turn.
 RESTART_PORTS = 4
 _PORTS = 1 << 16
@@ -188,6 +191,7 @@ class StatusBoard:
         self.lost = False
         self._answered_at = time.monotonic()
         self._summaries_at = 0.0
+        self._changes = _NO_CHANGES
         self._thread: threading.Thread | None = None
         if store is not None:
             self._thread = threading.Thread(target=self._run, name="holdfast board", daemon=True)
@@ -246,7 +250,7 @@ class StatusBoard:
 
     def _run(self) -> None:
         topics = ("call", *_COMMON_TOPICS) if self._node == 0 else _COMMON_TOPICS
-        keys = ["order", *(_key(topic, node) for topic in topics for node in range(self._nodes))]
+        keys = [_key(topic, node) for topic in topics for node in range(self._nodes)]
         summaries = [_key("summary", node) for node in range(self._nodes)]
         try:
             last = False
@@ -264,10 +268,16 @@ class StatusBoard:
             unsent, self._unsent = self._unsent, {}
         for key, text in unsent.items():
             store.set(key, text)
+        if any(key != _key("summary", self._node) for key in unsent):
+            store.add(_CHANGES, 1)
         if self._proposed is not None and self._order is None:
             store.compare_set("order", _EMPTY, msgspec.json.encode(self._proposed).decode())
-        texts = self._texts | _read(store, keys)
-        is_called = any(texts[_key("call", node)] != _EMPTY for node in range(len(summaries)))
+        texts = self._texts | _read(store, ["order", _CHANGES])
+        if texts[_CHANGES] != self._changes:
+            self._changes = texts[_CHANGES]
+            texts |= _read(store, keys)
+        calls = (texts.get(_key("call", node), _EMPTY) for node in range(len(summaries)))
+        is_called = any(call != _EMPTY for call in calls)
         every_s = min(SUMMARIES_EVERY_S, self._nodes / SUMMARIES_PER_S)
         if summaries and (is_called or time.monotonic() >= self._summaries_at + every_s):
             self._summaries_at = time.monotonic()
@@ -367,6 +377,7 @@ def join_generation(
     store, address = endpoint.open(), endpoint.address
     for key in ("order", *(_key(topic, each) for topic in TOPICS for each in range(nodes))):
         store.set(key, _EMPTY)  # multi_get waits for missing keys
+    store.set(_CHANGES, _NO_CHANGES)
     announcement = _Announcement(
         address, store.port, arrival.workers, agreed.restarts, agreed.state
     )

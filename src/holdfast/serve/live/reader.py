@@ -7,7 +7,9 @@ here raises for that: what could not be read is one sentence in ``problems``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +30,8 @@ from holdfast.core.text import format_duration, os_error_reason
 STALE_PERIODS, STALE_S = 5, 10.0
 #: Columns of a series that readers use: neighbouring points are merged.
 SERIES_COLUMNS = 480
+
+_Item = TypeVar("_Item")
 
 
 class LiveReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,20 +125,33 @@ def find_inconsistency(state: LiveState) -> str:
     return ""
 
 
-def read_series(folder: Path, columns: int = SERIES_COLUMNS) -> tuple[SeriesPoint, ...]:
-    """Return the points of all leaders by time, at most ``columns``; skip unreadable lines."""
+def read_series(
+    folder: Path,
+    columns: int = SERIES_COLUMNS,
+    within: tuple[float, float] = (-inf, inf),
+) -> tuple[SeriesPoint, ...]:
+    """Return the points of all leaders by time, at most ``columns``; skip unreadable lines.
+
+    ``within``: the first and last time, for more detail of a part of the run.
+    """
     decoder = msgspec.json.Decoder(SeriesPoint)
     points: list[SeriesPoint] = []
+    whole = within == (-inf, inf)
     for path in _files(folder, SERIES):
         try:
             lines = read_bounded(path, 2 * MAX_SERIES_BYTES).splitlines()
         except OSError:
             continue
-        stride = -(-len(lines) // columns) or 1
-        lines = lines[::-1][::stride]
-        points.extend(point for line in lines if (point := _point(line, decoder)) is not None)
+        lines = _thin_out(lines, columns) if whole else lines
+        decoded = (point for line in lines if (point := _point(line, decoder)) is not None)
+        points.extend(point for point in decoded if within[0] <= point.at <= within[1])
     points.sort(key=lambda point: point.at)
-    return tuple(points[-2 * columns :])
+    return tuple(_thin_out(points, 2 * columns if whole else columns)[::-1])
+
+
+def _thin_out(items: list[_Item], limit: int) -> list[_Item]:
+    """Return at most ``limit`` items at equal distances, the last one first."""
+    return items[::-1][:: -(-len(items) // limit) or 1]
 
 
 def _point(line: bytes, decoder: msgspec.json.Decoder[SeriesPoint]) -> SeriesPoint | None:

@@ -62,7 +62,7 @@ class FolderSource:
         return read_stack(self._folder, rank, host)
 
 
-class _RankDocument(msgspec.Struct, frozen=True):
+class _RankAnswer(msgspec.Struct, frozen=True):
     stack: RankStack = RankStack()
 
 
@@ -109,7 +109,7 @@ class ServerSource:
         """Return the stack that the server samples or reads."""
         try:
             path = f"/api/run/{quote(self._run, safe='')}/rank/{rank}"
-            return self._get(path, _RankDocument).stack
+            return self._get(path, _RankAnswer).stack
         except _RequestFailed as error:
             return RankStack(why=f"{self._base}: {error}")
 

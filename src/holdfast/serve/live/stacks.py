@@ -32,7 +32,7 @@ class RankStack(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class _RunFile(msgspec.Struct, frozen=True):
+class _StoredRun(msgspec.Struct, frozen=True):
     """The part of ``run.json`` that is read here."""
 
     traces: str = ""
@@ -55,7 +55,7 @@ def _sample(folder: Path, rank: int, host: str) -> tuple[str, ...] | Unknown:
     traces = ""
     with suppress(OSError, msgspec.DecodeError, RecursionError):
         data = read_bounded(folder / "run.json", MAX_RUN_BYTES)
-        traces = msgspec.json.decode(data, type=_RunFile).traces
+        traces = msgspec.json.decode(data, type=_StoredRun).traces
     trace = Path(traces, f"rank{rank}.trace")
     if not traces or not trace.is_file():
         return Unknown(elsewhere or f"it does not run on {own}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from holdfast.core.live_state import SERIES, STATES, SeriesPoint
 from holdfast.launcher.ledger import FILE as LEDGER
 from holdfast.serve.live import reader, runs
 from holdfast.serve.live.reader import LiveReading
+from holdfast.serve.live.reports import PATTERNS, CommandReport, read_reports
 from holdfast.serve.live.runs import RunHead, RunPast
 
 #: Entries that are kept: state, series, past and head of some runs.
@@ -25,12 +27,14 @@ _Value = TypeVar("_Value")
 class RunWatch:
     """The runs in ``base``, a folder of runs or one run. Threads may share it.
 
+    ``reports``: a further folder with the output of checks.
+
     Raises:
         MissingFile: the folder cannot be read.
     """
 
-    def __init__(self, base: Path) -> None:
-        self.base = base
+    def __init__(self, base: Path, reports: Path | None = None) -> None:
+        self.base, self._reports = base, reports
         self._lock = threading.Lock()
         self._cache: dict[tuple[str, Path], tuple[Hashable, Any]] = {}
         self._listed_at = float("-inf")
@@ -69,18 +73,34 @@ class RunWatch:
         """Return the timeline, incidents and findings."""
         return self._read("past", folder, (LEDGER, "incidents", "incidents/*"), runs.read_past)
 
+    def reports(self, folder: Path) -> tuple[tuple[CommandReport, ...], tuple[str, ...]]:
+        """Return the results of commands beside the run, and why others could not be read."""
+        folders = self._report_folders(folder)
+        return self._read("reports", folder, PATTERNS, lambda _: read_reports(folders), folders)
+
+    def _report_folders(self, folder: Path) -> tuple[Path, ...]:
+        return (folder, folder.parent, *((self._reports,) if self._reports else ()))
+
     def version(self, folder: Path) -> tuple[Hashable, Hashable, Hashable]:
         """Return what changes with the live state, the series and the past of a run."""
         return (
-            _version(folder, (STATES,)),
-            _version(folder, (SERIES,)),
-            _version(folder, (LEDGER, "incidents", "incidents/*")),
+            _version((folder,), (STATES,)),
+            _version((folder,), (SERIES,)),
+            (
+                _version((folder,), (LEDGER, "incidents", "incidents/*")),
+                _version(self._report_folders(folder), PATTERNS),
+            ),
         )
 
     def _read(
-        self, kind: str, folder: Path, patterns: tuple[str, ...], read: Callable[[Path], _Value]
+        self,
+        kind: str,
+        folder: Path,
+        patterns: tuple[str, ...],
+        read: Callable[[Path], _Value],
+        folders: tuple[Path, ...] = (),
     ) -> _Value:
-        version = _version(folder, patterns)
+        version = _version(folders or (folder,), patterns)
         key = (kind, folder)
         with self._lock:
             known = self._cache.pop(key, None)
@@ -92,14 +112,14 @@ class RunWatch:
         return value
 
 
-def _version(folder: Path, patterns: tuple[str, ...]) -> Hashable:
+def _version(folders: Iterable[Path], patterns: tuple[str, ...]) -> Hashable:
     """Return names, sizes and times of the files that match."""
     found = []
-    for pattern in patterns:
+    for folder, pattern in product(folders, patterns):
         try:
             for path in sorted(folder.glob(pattern)):
                 state = path.stat()
-                found.append((path.name, state.st_mtime_ns, state.st_size))
+                found.append((path, state.st_mtime_ns, state.st_size))
         except OSError:
             continue  # deleted meanwhile
     return tuple(found)

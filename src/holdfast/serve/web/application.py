@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from holdfast.serve.live import reader
 from holdfast.serve.live.stacks import read_stack
 from holdfast.serve.live.watch import RunWatch
 from holdfast.serve.metrics.prometheus import CONTENT_TYPE, collect_runs, render_metrics
@@ -37,7 +38,7 @@ REPORT_POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "sandbox allow-scripts allow-popups"
 )
-_ASSETS = frozenset({"app.css", "app.js", "charts.js", "tables.js", "icon.svg"})
+_ASSETS = frozenset({"app.css", "app.js", "charts.js", "heat.js", "tables.js", "icon.svg"})
 
 
 def create_application(
@@ -150,11 +151,19 @@ def _live(request: Request) -> Response:
 
 
 def _series(request: Request) -> Response:
-    return _json(documents.series_document(_watch(request).series(_folder(request))))
+    watch, folder = _watch(request), _folder(request)
+    try:
+        begin, end = (float(request.query_params[name]) for name in ("begin", "end"))
+    except KeyError:
+        return _json(documents.series_document(watch.series(folder)))
+    except ValueError:
+        raise HTTPException(400, "begin and end are Unix times in seconds") from None
+    return _json(documents.series_document(reader.read_series(folder, within=(begin, end))))
 
 
 def _past(request: Request) -> Response:
-    return _json(documents.past_document(_watch(request).past(_folder(request))))
+    watch, folder = _watch(request), _folder(request)
+    return _json(documents.past_document(watch.past(folder), *watch.reports(folder)))
 
 
 def _rank(request: Request) -> Response:

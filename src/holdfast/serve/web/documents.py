@@ -11,6 +11,7 @@ from holdfast.core.findings import Finding, Verdict
 from holdfast.core.live_state import SERIES_FULL, SERIES_UNKNOWN, LiveState, SeriesPoint
 from holdfast.core.text import shorten
 from holdfast.serve.live.reader import LiveReading
+from holdfast.serve.live.reports import CommandReport
 from holdfast.serve.live.runs import RunIncident, RunPast
 
 MAX_EVIDENCE, MAX_TEXT = 8, 2000
@@ -21,15 +22,18 @@ def live_document(reading: LiveReading) -> bytes:
     return msgspec.json.encode(reading)
 
 
-def past_document(past: RunPast) -> bytes:
-    """Return timeline, incidents and findings, without what only the incident's page shows."""
+def past_document(
+    past: RunPast, reports: Sequence[CommandReport] = (), problems: Sequence[str] = ()
+) -> bytes:
+    """Return timeline, incidents, findings and reports, without what the incident's page shows."""
     return msgspec.json.encode(
         {
             "head": past.head,
             "events": past.events,
             "incidents": [_incident(each) for each in past.incidents],
             "findings": [_finding(each) for each in past.findings],
-            "problems": past.problems,
+            "reports": [_report(each) for each in reports],
+            "problems": (*past.problems, *problems),
         }
     )
 
@@ -43,6 +47,14 @@ def _incident(incident: RunIncident) -> dict[str, Any]:
         "root": None if verdict.root is None else _finding(verdict.root),
         "suspects": [_finding(each) for each in verdict.suspects[:MAX_EVIDENCE]],
         "consequences": len(verdict.consequences),
+    }
+
+
+def _report(report: CommandReport) -> dict[str, Any]:
+    values = msgspec.structs.asdict(report)
+    return values | {
+        "findings": [_finding(each) for each in report.findings],
+        "unseen": [shorten(text, MAX_TEXT) for text in report.unseen],
     }
 
 

@@ -6,7 +6,8 @@ than the median of the ranks with GPUs of the same kind: a slower kind of GPU is
 named only if their cost is high over the whole window and one of them was last in nearly every
 slice in which ranks waited, so that one long stall, a checkpoint or a busy machine names no rank:
 slices in which no collective began are one slice with the next. Two of few ranks that are equally
-slow hide each other.
+slow hide each other. The time of a rank's regular extra work, such as logging or saving, counts as
+wait time: without it, the rank would wait as the others do. It is a note, not a slow rank.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def judge(
     if not waits:
         return None
     states = {state.rank: state for state in ranks}
+    for rank, share in _extra_shares(ranks, health).items():
+        waits[rank] = [wait + share for wait in waits[rank]]
     slow = find_slow(waits, {rank: states[rank].device for rank in waits})
     if slow is not None:
         hosts = _whole_hosts(slow.names, states)
@@ -85,6 +88,43 @@ def judge(
     host = slow_host.names[0]
     rank = min(by_host[host], key=lambda rank: fmean(waits[rank]))
     return _verdict(_of_host(host, slow_host.cost), rank, slow_host.cost, states, waits, health)
+
+
+def find_extra_work(ranks: Sequence[RankState], health: Sequence[Finding] = ()) -> Finding | None:
+    """Return a note about the rank for whose regular extra work the others wait most."""
+    shares = _extra_shares(ranks, health)
+    rank = max(shares, key=lambda rank: shares[rank], default=None)
+    if rank is None or shares[rank] < MIN_COST_OF_MANY:
+        return None
+    state = next(state for state in ranks if state.rank == rank)
+    every_s = state.extra_work.every_s
+    when = "in phases" if state.extra_work.in_phases else f"every {every_s:.1f} s"
+    message = (
+        f"rank {rank} does extra work {when}, {shares[rank]:.0%} of the time, and the others wait "
+        "meanwhile; do it less often, or in a thread"
+    )
+    fact = Fact(text=message, origin=f"trace of rank {rank}", rank=rank, host=state.host or None)
+    return make_finding(
+        STRAGGLER,
+        message,
+        level=Level.NOTE,
+        subject=Subject(rank=rank, host=state.host or None),
+        evidence=(fact,),
+        confidence=0.8,
+    )
+
+
+def _extra_shares(ranks: Sequence[RankState], health: Sequence[Finding]) -> dict[int, float]:
+    """Return how much more extra work than most each rank does, a fraction of the time.
+
+    A rank that waits for its data loader or collects garbage is slow instead.
+    """
+    usual = median([state.extra_work.share for state in ranks] or [0.0])
+    return {
+        state.rank: state.extra_work.share - usual
+        for state in ranks
+        if state.extra_work.share > usual and not reasons_of(state, ranks, health)
+    }
 
 
 def find_slow(table: _WaitTable[_Name], kinds: Mapping[_Name, str]) -> SlowSet[_Name] | None:

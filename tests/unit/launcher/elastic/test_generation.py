@@ -192,6 +192,7 @@ def test_a_call_from_one_of_many_nodes_brings_its_newest_summary():
     nodes = 600
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     store.set("order", "-")
+    store.set("holdfast/changes", "0")
     for topic in TOPICS:
         for node in range(nodes):
             store.set(f"holdfast/{topic}/{node}", "-")
@@ -200,8 +201,10 @@ def test_a_call_from_one_of_many_nodes_brings_its_newest_summary():
     wait_until(lambda: board.read("summary") == {7: "before"})
     store.set("holdfast/summary/7", "after")
     store.set("holdfast/call/7", "1")
+    store.add("holdfast/changes", 1)
     wait_until(lambda: board.read("call") == {7: "1"})
     assert board.read("summary") == {7: "after"}
     for node in range(1, nodes):
         store.set(f"holdfast/left/{node}", "1")
+    store.add("holdfast/changes", 1)
     board.close(5)

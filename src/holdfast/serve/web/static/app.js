@@ -1,22 +1,17 @@
 // The pages: fetch the documents when the server reports a change, and draw them.
 import { chooseCells, drawCells, drawHealth, drawScale, markCell } from "./charts.js";
+import { prepareSeries, setSeries, showHeat, startHeat } from "./heat.js";
 import * as tables from "./tables.js";
 const { $, element, put, number, percent, duration, clock, median, gib, hidden } = tables;
 
 const run = document.body.dataset.run;
 const documents = { live: null, series: null, past: null };
-let heat = { columns: 0, rows: 0 }, map = { columns: 0, rows: 0 };
+let map = { columns: 0, rows: 0 };
 
 async function load(path) {
   const response = await fetch(path, { headers: { Accept: "application/json" } });
   if (!response.ok) throw new Error((await response.text()).trim() || `status ${response.status}`);
   return response.json();
-}
-
-function bytes(text) {
-  const binary = atob(text), values = new Uint8Array(binary.length);
-  for (let at = 0; at < binary.length; at++) values[at] = binary.charCodeAt(at);
-  return values;
 }
 
 function showHead() {
@@ -50,43 +45,6 @@ function showHead() {
     tile("Starts", number(head?.starts)),
     tile("Failures", number(head?.failures)),
   ]);
-}
-
-function heatShare(column, row) {
-  const metric = $("heat-metric").value, series = documents.series;
-  const values = metric === "rates" ? series.rates[column] : series.waits[column];
-  const at = Math.floor(row * values.length / heat.rows), value = values[at];
-  if (value === undefined || value === series.unknown) return NaN;
-  if (metric !== "cost") return value / series.full;
-  return Math.max(series.usual[column] - value, 0) / series.full * 2; // half of the time is the end of the scale
-}
-
-function showHeat() {
-  const series = documents.series;
-  if (!series) return;
-  heat = { columns: series.at.length, rows: Math.max(...series.waits.map((row) => row.length), 0) };
-  drawCells($("heat"), heat.columns, heat.rows, heatShare);
-  drawScale($("heat-scale"));
-  const end = series.at.length - 1, when = (at) => end < 0 ? "" : `${clock(series.at[at])}, step ${number(series.step[at])}`;
-  $("heat-last").textContent = end < 0 ? "" : `rank ${Math.max(series.world_size[end] - 1, 0)}`;
-  [$("heat-begin").textContent, $("heat-end").textContent] = [when(0), when(end)];
-  const cost = $("heat-metric").value === "cost";
-  [$("heat-low").textContent, $("heat-high").textContent] = cost ? ["as the median", "waits 50% less than the median: the others wait for it"] : ["0%", "100%"];
-  $("heat").setAttribute("aria-label", `Heat map of ${heat.rows} rows of ranks over ${heat.columns} points in time`);
-}
-
-function ranksOfRow(world, row, rows) {
-  const first = Math.floor(row * world / rows), last = Math.max(Math.floor((row + 1) * world / rows) - 1, first);
-  return first === last ? `rank ${first}` : `ranks ${first}-${last}`;
-}
-
-function describeHeat(column, row) {
-  const series = documents.series, share = heatShare(column, row);
-  showHeat();
-  markCell($("heat"), heat.columns, heat.rows, column, row);
-  const metric = $("heat-metric").value, shown = metric === "cost" ? share / 2 : share;
-  const value = Number.isNaN(share) ? "not measured" : percent(shown);
-  $("heat-value").textContent = `${clock(series.at[column])}, step ${number(series.step[column])}, ${ranksOfRow(series.world_size[column], row, heat.rows)}: ${value}`;
 }
 
 function mapShare(state, metric, limits, at) {
@@ -138,7 +96,7 @@ async function openRank(rank) {
   const dialog = $("rank-dialog");
   $("rank-title").textContent = `Rank ${rank}`;
   try {
-    const found = await load(`/api/run/${encodeURIComponent(run)}/rank/${rank}`), now = found.now;
+    const found = await api(`rank/${rank}`), now = found.now;
     const rows = now ? [["host", now.node?.host], ["process", now.life], ["step", number(now.step)], ["steps per second", number(now.rate, 2)], ["time in collectives", percent(now.waited)], ["since progress", duration(now.silent_s)], ["call", now.call ? `${now.call[2]} #${now.call[1]} of group ${now.call[0]} at ${now.call[3]}` : "none"], ["waits for", now.wait ? now.wait[2] : "none"], ["memory", now.memory === null ? "–" : gib(now.memory * 2 ** 20)], ["GPU", now.gpu ?? "–"]] : [];
     const list = element("dl");
     for (const [name, value] of rows) list.append(element("dt", {}, name), element("dd", {}, hidden(String(value ?? "–"))));
@@ -161,29 +119,30 @@ const show = {
     }
     tables.showFindings(state, documents.past);
   },
-  series() { showHeat(); showHealth(); },
+  async series() { await setSeries(documents.series); showHealth(); },
   past() { tables.showVerdicts(documents.past, run); tables.showEvents(documents.past); tables.showFindings(documents.live?.state, documents.past); showHealth(); },
 };
 
-function prepare(name, document_) {
-  if (name !== "series") return document_;
-  document_.waits = document_.waits.map(bytes); document_.rates = document_.rates.map(bytes);
-  document_.usual = document_.waits.map((row) => median([...row].filter((value) => value !== document_.unknown)));
-  return document_;
-}
-
 let busy = Promise.resolve();
+const api = (path) => load(`/api/run/${encodeURIComponent(run)}/${path}`);
+const showError = (error) => put($("problems"), [element("li", {}, hidden(error.message))]);
+const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
 function refresh(names) {
+  const begun = performance.now();
   busy = busy.then(async () => {
     for (const name of names) {
       try {
-        documents[name] = prepare(name, await load(`/api/run/${encodeURIComponent(run)}/${name}`));
-        show[name](); showHead();
+        const found = await api(name);
+        documents[name] = name === "series" ? prepareSeries(found) : found;
+        await show[name](); showHead();
       } catch (error) {
-        put($("problems"), [element("li", {}, hidden(error.message))]);
+        showError(error);
       }
     }
-    document.body.dataset.painted = String(Math.round(performance.now()));
+    await painted();
+    document.body.dataset.firstPaint ??= String(Math.round(performance.now())); // for benchmarks
+    document.body.dataset.painted = String(Math.round(performance.now() - begun));
   });
 }
 
@@ -201,9 +160,8 @@ if (document.body.dataset.page === "runs") {
   update();
   setInterval(update, 5000);
 } else {
-  $("heat-metric").addEventListener("change", showHeat);
+  startHeat(async (begin, end) => api(`series?begin=${begin}&end=${end}`), showError);
   $("map-metric").addEventListener("change", showMap);
-  chooseCells($("heat"), () => heat, true, describeHeat);
   chooseCells($("map"), () => map, false, describeMap, (column, row) => {
     const state = documents.live?.state, at = row * map.columns + column;
     if (state && at < state.ranks.rank.length) openRank(state.ranks.rank[at]);

@@ -52,28 +52,60 @@ export function markCell(canvas, columns, rows, column, row) {
 
 export function drawScale(canvas) { drawCells(canvas, 120, 1, (column) => column / 119); }
 
+export function markArea(canvas, columns, rows, from, to) {
+  const context = canvas.getContext("2d"), ratio = window.devicePixelRatio || 1;
+  const width = canvas.width / columns, height = canvas.height / rows;
+  const [left, top] = [Math.min(from[0], to[0]), Math.min(from[1], to[1])];
+  const box = [left * width, top * height, (Math.abs(from[0] - to[0]) + 1) * width, (Math.abs(from[1] - to[1]) + 1) * height];
+  for (const [colour, dash] of [["#000", []], ["#fff", [6 * ratio, 6 * ratio]]]) {
+    context.strokeStyle = colour; context.lineWidth = 2 * ratio; context.setLineDash(dash);
+    context.strokeRect(...box);
+  }
+  context.setLineDash([]);
+}
+
 // Let the pointer and the arrow keys choose a cell, beginning in the first or the last column; Enter
-// and a click open it.
-export function chooseCells(canvas, size, fromEnd, onChoose, onOpen) {
-  let column = fromEnd ? Infinity : 0, row = 0;
+// and a click open it. `area` has functions for a rectangle that is dragged, from cell to cell.
+export function chooseCells(canvas, size, fromEnd, onChoose, onOpen, area = null) {
+  let column = fromEnd ? Infinity : 0, row = 0, origin = null, moved = false;
+  const clamp = (x, y) => {
+    const { columns, rows } = size();
+    return [Math.min(Math.max(x, 0), columns - 1), Math.min(Math.max(y, 0), rows - 1)];
+  };
   const choose = (x, y) => {
     const { columns, rows } = size();
     if (!columns || !rows) return;
-    column = Math.min(Math.max(x, 0), columns - 1); row = Math.min(Math.max(y, 0), rows - 1);
+    [column, row] = clamp(x, y);
     onChoose(column, row);
   };
-  const fromPointer = (event) => {
+  const cellAt = (event) => {
     const box = canvas.getBoundingClientRect(), { columns, rows } = size();
-    choose(Math.floor((event.clientX - box.left) / box.width * columns), Math.floor((event.clientY - box.top) / box.height * rows));
+    return [Math.floor((event.clientX - box.left) / box.width * columns), Math.floor((event.clientY - box.top) / box.height * rows)];
   };
-  canvas.addEventListener("pointermove", fromPointer);
-  canvas.addEventListener("click", (event) => { fromPointer(event); onOpen?.(column, row); });
+  canvas.addEventListener("pointermove", (event) => {
+    const cell = clamp(...cellAt(event));
+    if (!origin) { choose(...cell); return; }
+    moved ||= Math.hypot(event.clientX - origin.x, event.clientY - origin.y) > 6;
+    if (moved) area.drag(origin.cell, cell);
+  });
+  canvas.addEventListener("pointerdown", (event) => {
+    if (!area || event.button !== 0 || event.pointerType === "touch") return;
+    origin = { x: event.clientX, y: event.clientY, cell: clamp(...cellAt(event)) }; moved = false;
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const from = origin; origin = null;
+    if (from && moved) area.drop(from.cell, clamp(...cellAt(event)));
+  });
+  canvas.addEventListener("pointercancel", () => { origin = null; });
+  canvas.addEventListener("click", (event) => { choose(...cellAt(event)); onOpen?.(column, row); });
   canvas.addEventListener("focus", () => choose(column, row));
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (step) { event.preventDefault(); choose(column + step[0], row + step[1]); }
     if (event.key === "Enter") onOpen?.(column, row);
   });
+  return { at: () => clamp(column, row), clamp: () => { [column, row] = clamp(column, row); } };
 }
 
 const SVG = "http://www.w3.org/2000/svg";

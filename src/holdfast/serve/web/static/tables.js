@@ -30,8 +30,10 @@ export function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 export function median(values) {
-  const known = values.filter((value) => value !== null && value !== undefined && !Number.isNaN(value)).sort((a, b) => a - b);
-  return known.length ? (known[(known.length - 1) >> 1] + known[known.length >> 1]) / 2 : null;
+  const known = Float64Array.from(values.filter((value) => value !== null && value !== undefined)).sort();
+  if (!known.length) return null;
+  const at = (known.length - 1) / 2;
+  return (known[Math.floor(at)] + known[Math.ceil(at)]) / 2;
 }
 export const hidden = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
@@ -75,9 +77,8 @@ export function differing(state, limit = 14) {
       + (usualMemory && ranks.memory[at] > 1.3 * usualMemory ? 1 : 0)
       + (ranks.phase[at] >= 0 ? 0.1 : 0);
   });
-  const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a] || a - b);
-  const few = ranks.rank.length <= limit;
-  return (few ? order : order.filter((at) => scores[at] > 0.02)).slice(0, limit);
+  const few = ranks.rank.length <= limit, order = [...scores.keys()].filter((at) => few || scores[at] > 0.02);
+  return order.sort((a, b) => scores[b] - scores[a] || a - b).slice(0, limit);
 }
 
 export function showRanks(state, open) {
@@ -114,7 +115,8 @@ export function showNodes(state) {
     kinds.set(gpu[1], kind);
   }
   put($("kinds"), [...kinds].map(([name, kind]) => element("p", {}, element("b", {}, `${number(kind.count)} × ${hidden(name)}`), ` ${number(median(kind.heat))} °C, at most ${kind.heat.length ? Math.max(...kind.heat) : "–"} °C; ${gib(median(kind.used))} in use`, kind.throttled ? element("span", { className: "alarm-text" }, ` ${kind.throttled} throttled`) : null)));
-  const heat = (node) => Math.max(...(node.gpus ?? []).map((gpu) => gpu[2] ?? -1), -1);
+  const hottestOf = new Map(state.nodes.map((node) => [node, Math.max(...(node.gpus ?? []).map((gpu) => gpu[2] ?? -1), -1)]));
+  const heat = (node) => hottestOf.get(node);
   const order = [...state.nodes].sort((a, b) => heat(b) - heat(a) || (a.memory_available_bytes ?? 0) - (b.memory_available_bytes ?? 0)).slice(0, 14);
   fill("nodes", order.map((node) => {
     const gpus = node.gpus ?? [], used = gpus.map((gpu) => gpu[3]).filter((each) => each !== null);
@@ -128,10 +130,25 @@ const finding = (each) => {
   const where = [each.host, each.rank === null || each.rank === undefined ? "" : `rank ${each.rank}`].filter(Boolean).join(", ");
   return element("p", {}, element("b", { className: each.level === "error" ? "alarm-text" : "" }, `${each.level}: `), hidden(each.message), element("span", { className: "soft" }, ` (${each.code} ${each.cause}${where ? `, ${hidden(where)}` : ""})`));
 };
+
+// The result of a command: its checks by state, its findings, and what it could not check.
+function report(each) {
+  const states = Object.entries(each.states).map(([state, count]) => `${number(count)} ${hidden(state)}`).join(", ");
+  const hosts = each.hosts.length > 4 ? `${number(each.hosts.length)} hosts` : each.hosts.map(hidden).join(", ");
+  const head = element("h3", {}, `holdfast ${hidden(each.command)}`, element("span", { className: "soft" }, ` ${[hosts, moment(each.at), hidden(each.file)].filter(Boolean).join(" · ")}`));
+  const parts = [states ? element("p", { className: "soft" }, states) : null, ...each.findings.map(finding)];
+  if (!each.findings.length) parts.push(element("p", { className: "good-text" }, "Nothing wrong was found."));
+  if (each.unseen.length) parts.push(element("details", {}, element("summary", {}, `${number(each.unseen.length)} not checked`), element("ul", {}, ...each.unseen.map((text) => element("li", {}, hidden(text))))));
+  return element("div", { className: "report" }, head, ...parts.filter(Boolean));
+}
+
 export function showFindings(state, past) {
   const live = (state?.findings ?? []).map(([code, cause, level, message, host, rank]) => ({ code, cause, level, message, host, rank }));
-  const all = [...live, ...(past?.findings ?? [])];
-  put($("findings"), all.length ? all.map(finding) : [element("p", { className: "soft" }, "No finding is recorded.")]);
+  const all = [...live, ...(past?.findings ?? [])], reports = past?.reports ?? [];
+  const none = element("p", { className: "soft" }, "No finding while the job ran.");
+  const open = [...$("findings").querySelectorAll("details")].map((each) => each.open);
+  put($("findings"), [...(all.length ? all.map(finding) : [none]), ...reports.map(report)]);
+  $("findings").querySelectorAll("details").forEach((each, at) => { each.open = open[at] ?? false; });
 }
 
 export function showVerdicts(past, run) {
