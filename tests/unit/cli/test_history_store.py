@@ -120,7 +120,13 @@ def test_without_the_extra_the_error_has_the_install_command(history, monkeypatc
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    for arguments in (["runs"], ["incidents"], ["cost"], ["collectives"], ["index", "holdfast-runs"]):
+    for arguments in (
+        ["runs"],
+        ["incidents"],
+        ["cost"],
+        ["collectives"],
+        ["index", "holdfast-runs"],
+    ):
         done = history(*arguments)
         assert done.returncode == 2
         assert done.stderr == (
