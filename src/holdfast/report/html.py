@@ -13,7 +13,8 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 
 from holdfast.causes.translations import translated_summary, translator
@@ -186,7 +187,8 @@ def _plain(value: Any) -> Any:
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
 
 
-def _translated(text: str) -> str:
+@pass_context  # otherwise the label would be translated once, when the template is compiled
+def _translated(_: Context, text: str) -> str:
     return translator()(text)
 
 
