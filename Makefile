@@ -12,8 +12,11 @@ JOBS        ?= 4
 VENV  := .venv
 BIN   := $(VENV)/bin
 PIP   := $(BIN)/python -m pip --disable-pip-version-check
+DEMO  := $(VENV)/.holdfast-demo
 READY := $(VENV)/.holdfast-dev
 PAGES := $(VENV)/.holdfast-docs
+# Otherwise the first jobs use the Python recorder.
+COMPILE = for module in recorder.build training.packing_extension; do $(BIN)/python -m holdfast.$$module >/dev/null; done
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -22,7 +25,7 @@ PAGES := $(VENV)/.holdfast-docs
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## run a job of 4 processes in which rank 2 hangs: diagnosis, restart, completion (CPU, one minute)
+demo: $(or $(wildcard $(READY)),$(DEMO))  ## run a job of 4 processes in which rank 2 hangs: diagnosis, restart, completion (CPU, one minute)
 	@checkpoints=$$(mktemp -d) && trap 'rm -rf "$$checkpoints"' EXIT && \
 	$(BIN)/holdfast run --standalone --nproc-per-node 4 --max-restarts 2 --act-after 5s \
 	    --inject 'hang@rank=2,step=30' $(ARGS) \
@@ -92,16 +95,22 @@ $(BIN)/python:
 	         "on Debian and Ubuntu, it needs a package: apt install python3-venv" >&2; exit 1; }
 
 # The extra index is used for torch only; if it is unreachable, pip falls back to PyPI.
-$(READY): pyproject.toml | $(BIN)/python
+$(DEMO): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH) ..."; \
 	    $(PIP) install --quiet --no-deps --retries 0 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)') \
 	    && $(PIP) install --quiet '$(TORCH)'; }
-	@echo "installing holdfast and its tools into $(VENV) ..."
+	@echo "installing holdfast into $(VENV) ..."
+	@$(PIP) install --quiet -e . 'scikit-learn>=1.4'   # contains the digits dataset of examples/rvq/train.py
+	@$(COMPILE)
+	@touch $@
+
+# The tools of development take longer to install than all of the above.
+$(READY): pyproject.toml | $(if $(wildcard $(READY)),$(BIN)/python,$(DEMO))
+	@echo "installing the tools of development into $(VENV) ..."
 	@$(PIP) install --quiet -e '.[dev,frameworks]' || { \
 	    echo "DeepSpeed or Accelerate cannot be installed; the tests of their examples are skipped"; \
 	    $(PIP) install --quiet -e '.[dev]'; }
-	@# Otherwise the first jobs use the Python recorder.
-	@for module in recorder.build training.packing_extension; do $(BIN)/python -m holdfast.$$module >/dev/null; done
+	@$(COMPILE)
 	@touch $@
 
 $(PAGES): $(READY)

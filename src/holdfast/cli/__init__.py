@@ -118,8 +118,15 @@ COMMANDS: Table = {
 def root() -> None:
     """Keep distributed PyTorch training running, and find out why it stops.
 
+    \b
+    holdfast lint train.py             before a job: find deadlocks in its source
+    holdfast run [OPTIONS] train.py    run the job, with the options of torchrun
+    holdfast attach                    inspect a job that hangs now
+    holdfast diagnose LOGS             find out why a job failed
+    holdfast COMMAND --help            show the options of a command
+
     Every command accepts the options below.
-    """
+    """  # noqa: D301 - \b: click keeps the line breaks
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

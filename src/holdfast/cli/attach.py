@@ -12,13 +12,14 @@ from holdfast.cli.language import language_option
 
 
 @click.command()
+@click.argument("processes", metavar="[PID]...", type=int, nargs=-1)
 @click.option(
     "--pid",
     "pids",
     metavar="PID",
     type=int,
     multiple=True,
-    help="A process of the job. Repeatable.",
+    help="A process of the job, the same as PID. Repeatable.",
 )
 @click.option(
     "--name", metavar="TEXT", default="", help="Text in the command line of the job's processes."
@@ -40,6 +41,7 @@ from holdfast.cli.language import language_option
 @language_option
 def command(
     *,
+    processes: tuple[int, ...],
     pids: tuple[int, ...],
     name: str,
     port: int | None,
@@ -49,8 +51,9 @@ def command(
 ) -> int:
     """Inspect a running, hung job: which rank and line the others are waiting for.
 
-    Finds the training processes of this host, or those selected, and samples the stacks of all
-    their threads twice, one second apart, from outside. The job is not modified.
+    Finds the training processes of this host, or those of the job to which process PID belongs, and
+    samples the stacks of all their threads twice, one second apart, from outside. The job is not
+    modified.
     """
     from holdfast.diagnose.attach.jobs import JobSearch
     from holdfast.diagnose.attach.session import (
@@ -63,7 +66,7 @@ def command(
     if not as_json and sys.stderr.isatty():
         remark("holdfast: sampling stacks twice, one second apart …")
     result = attach_to_job(
-        JobSearch(pids, name, port),
+        JobSearch((*processes, *pids), name, port),
         tuple(host.strip() for host in hosts.split(",") if host.strip()),
     )
     if result is None:  # another process, on another node, prints the result
@@ -79,12 +82,12 @@ def command(
     else:
         from holdfast.report.terminal import render_stacks, render_verdict
 
+        remark(f"holdfast: inspected {result.job}")
         page = str(html) if html else None
         render_verdict(
             verdict,
             file=sys.stdout,
             html=page,
-            elapsed_s=result.elapsed_s,
             inconclusive=result.is_inconclusive,
         )
         render_stacks(render_stack_tree(result, all_threads=False), file=sys.stdout)

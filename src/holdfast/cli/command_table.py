@@ -26,10 +26,11 @@ class TableGroup(click.Group):
         """Return the names in the order of the table."""
         return list(self.table)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002 - click's signature
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """Return the command. Raises UnknownName."""
         if cmd_name not in self.table:
-            raise UnknownName("command", cmd_name, self.table)
+            step = f"use: {ctx.command_path} --help" if cmd_name == "help" else None
+            raise UnknownName("command", cmd_name, self.table, next_step=step)
         command = import_module(self.table[cmd_name][0]).command
         if not isinstance(command, click.Command):
             raise InternalError(f"{self.table[cmd_name][0]}.command is not a click command")

@@ -46,6 +46,7 @@ with ``exit_status``; only bugs of holdfast print a traceback.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 
@@ -161,12 +162,12 @@ class MissingExtra(UsageError):
     """The subject, a required package, is not installed. holdfast never installs torch itself."""
 
     what = "{subject} is not installed in this environment"
-    next_step = "install it with: pip install {subject}"
 
     def __init__(
         self, subject: object, *, why: str | None = None, next_step: str | None = None
     ) -> None:
-        super().__init__(subject, why=why, next_step=next_step)
+        step = next_step or f"install it with: pip install {shlex.quote(str(subject))}"
+        super().__init__(subject, why=why, next_step=step)
         if self.subject == "torch":
             self.what = "PyTorch is not installed in this environment"
 

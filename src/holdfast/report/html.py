@@ -13,10 +13,11 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 
-from holdfast.causes.translations import translator
+from holdfast.causes.translations import translated_summary, translator
 from holdfast.core.findings import Fact, Level, Verdict
 from holdfast.core.rank_sets import compress_ranks, describe_ranks, fold_findings, rank_label
 from holdfast.core.text import (
@@ -113,6 +114,7 @@ def incident_page(  # noqa: PLR0913 - keyword-only parts of a page
             title=title,
             verdict=verdict,
             head=head,
+            explanation=_explanation(verdict),
             paragraph=_paragraph(verdict, head["where"], chart, run or {}),
             message=_whole_message(verdict),
             summary=_summary(verdict, head, (title, _moment(timeline.end or None)), source),
@@ -185,7 +187,8 @@ def _plain(value: Any) -> Any:
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
 
 
-def _translated(text: str) -> str:
+@pass_context  # otherwise the label would be translated once, when the template is compiled
+def _translated(_: Context, text: str) -> str:
     return translator()(text)
 
 
@@ -250,6 +253,11 @@ def _paragraph(
     quiet = f"the job made {chart.silence_text}" if chart.silence_s >= NOTABLE_SILENCE_S else ""
     parts = [where, *effects, quiet, action] if verdict.root else [where]
     return tuple(sentence(part, MAX_SENTENCE) for part in parts if part)
+
+
+def _explanation(verdict: Verdict) -> str:
+    """Return the summary of the cause, if the chosen language is another than the headline's."""
+    return translated_summary(verdict.root.cause, translator()) if verdict.root else ""
 
 
 def _named(verdict: Verdict) -> set[int]:

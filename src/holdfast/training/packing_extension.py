@@ -73,10 +73,15 @@ def _load_library(library: Path) -> ModuleType:
     return module
 
 
+def _test_command(library: Path) -> list[str]:
+    """Return the command that tests the library, also if this module itself is run by ``-m``."""
+    return [sys.executable, "-m", __spec__.name, str(library)]
+
+
 def _test_in_process(library: Path) -> str | None:
     """Return why the library does not pack; None on success. A process tests it: it may crash."""
     done = subprocess.run(
-        [sys.executable, "-m", __name__, str(library)],
+        _test_command(library),
         capture_output=True,
         text=True,
         timeout=TEST_LIMIT_S,

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -16,6 +17,7 @@ from holdfast.causes.sync.rank_missing_collective import RANK_MISSING_COLLECTIVE
 from holdfast.causes.translations import LANGUAGES, chosen_language, translations, translator
 from holdfast.core.errors import InvalidValue
 from holdfast.core.findings import Verdict, make_finding
+from holdfast.report import html
 from holdfast.report.html import incident_page
 from holdfast.report.terminal import render_verdict
 from tests.unit.cli.in_process import run_holdfast
@@ -25,6 +27,8 @@ OTHERS = sorted(LANGUAGES.keys() - {"en"})
 #: Code in backticks; outside of it, what a translation must keep: variables, options and calls.
 CODE = re.compile(r"`[^`]*`")
 NAMES = re.compile(r"--[a-z][a-z-]+|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+(?:=\w+)?|\b[a-z_]+_[a-z_]+\b")
+#: A label of a page.
+LABEL = re.compile(r'"([^"]+)" \| translated')
 #: A cause, and the end and the beginning of two translated texts of it.
 GUARDED = RANK_GUARDED_COLLECTIVE
 SUMMARY = "只有部分 rank 到达某个集合通信。"
@@ -183,3 +187,15 @@ def test_an_incident_page_has_remedies_in_the_chosen_language():
     root = make_finding(RANK_MISSING_COLLECTIVE, "rank 2 never entered all_reduce #70")
     page = incident_page(Verdict(question="why", root=root), sample.timeline, title="incident 0")
     assert "给这一行的阻塞调用加上超时" in page
+    assert "有一个 rank 始终没有进入其他 rank 正在等待的集合通信。" in page
+    assert "<h2>证据</h2>" in page
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_every_label_of_a_page_is_translated(language):
+    templates = Path(html.__file__).with_name("templates").glob("*.html")
+    labels = {
+        label for file in templates for label in LABEL.findall(file.read_text(encoding="utf-8"))
+    }
+    assert len(labels) > 30
+    assert labels - translations(language)["labels"].keys() == set()

@@ -126,9 +126,18 @@ def test_an_unreadable_ledger_is_skipped_and_reported(history, tmp_path):
 
 
 def test_without_the_extra_the_error_has_the_install_command(history, monkeypatch):
+    for name in [*sys.modules]:
+        if name.startswith(("sqlalchemy.", "holdfast.serve.store.")):
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    monkeypatch.setattr("holdfast.serve.store.location.find_spec", lambda _: None)
-    for arguments in (["runs"], ["cost"], ["index", "holdfast-runs"]):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    for arguments in (
+        ["runs"],
+        ["incidents"],
+        ["cost"],
+        ["collectives"],
+        ["index", "holdfast-runs"],
+    ):
         done = history(*arguments)
         assert done.returncode == 2
         assert done.stderr == (

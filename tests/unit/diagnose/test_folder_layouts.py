@@ -106,6 +106,7 @@ def test_own_files_and_logs_of_tools_are_named(tmp_path: Path) -> None:
             "run/facts.json": json.dumps(
                 [{"text": 'Python: "3.11"', "origin": "/usr/bin/python", "rank": None}]
             ),
+            "run/live-0.jsonl": '{"schema":"holdfast/live-series/1","at":1.0}\n' * 2,
             "run/ledger.jsonl": '{"event":"begun","at":1772323200.0,"host":"a","text":"train.py"}\n',
             "run/run.json": '{"schema": "holdfast/1", "run": "x"}',
             "run/logs/generation0/rank0/stdout.log": STEPS + "training finished\n",
@@ -118,6 +119,7 @@ def test_own_files_and_logs_of_tools_are_named(tmp_path: Path) -> None:
     why = {Path(item.name).name: item.why for item in found.ignored}
     assert "written by holdfast" in why["facts.json"]
     assert "written by holdfast" in why["ledger.jsonl"]
+    assert "written by holdfast" in why["live-0.jsonl"]
     assert "written by holdfast" in why["run.json"]
     assert "wandb itself" in why["debug-internal.log"]
     assert not any(item.lost for item in found.ignored)

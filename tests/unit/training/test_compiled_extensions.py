@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -67,6 +68,13 @@ def test_a_stored_refusal_starts_nothing(cache: Path) -> None:
     assert prepare_extensions("auto", log.append) is None
     (line,) = log
     assert line.startswith("it crashes (delete ")
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_packing_is_tested_by_its_module_also_when_compiled_from_the_command_line() -> None:
+    name = packing_extension.__name__
+    script = runpy.run_module(name, run_name="__other__")  # `python -m`: __name__ is "__main__"
+    assert script["_test_command"](Path("x.so"))[1:] == ["-m", name, "x.so"]
 
 
 def test_python_records_and_injects_faults_before_torch_2_9(

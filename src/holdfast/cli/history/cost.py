@@ -38,10 +38,11 @@ def command(*, since: float, store: str | None, html_file: Path | None, as_json:
     the start of the next workers, times the number of ranks. docs/history.md defines each figure.
     """
     from holdfast.report.json import envelope, write_json
+
+    database, begin = open_store(store), window_start(since)
     from holdfast.serve.store.cost import compute_cost
     from holdfast.serve.store.queries import read_runs
 
-    database, begin = open_store(store), window_start(since)
     runs = read_runs(database, begin)
     cost = compute_cost(runs, begin, time.time())
     if html_file is not None:

@@ -33,9 +33,10 @@ def command(
 ) -> None:
     """List incidents, newest first: time, run, cause, what happened, and what was decided."""
     from holdfast.report.json import envelope, write_json
-    from holdfast.serve.store.queries import IncidentFilter, read_incidents
 
     database = open_store(store)
+    from holdfast.serve.store.queries import IncidentFilter, read_incidents
+
     wanted = IncidentFilter(since=window_start(since), cause=cause, host=host)
     incidents = read_incidents(database, wanted)
     if as_json:

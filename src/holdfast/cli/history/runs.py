@@ -32,9 +32,10 @@ def command(*, since: float | None, store: str | None, as_json: bool) -> None:
     Status `-`: no end was recorded; the run continues, or its host was lost.
     """
     from holdfast.report.json import envelope, write_json
-    from holdfast.serve.store.queries import read_runs
 
     database = open_store(store)
+    from holdfast.serve.store.queries import read_runs
+
     runs = read_runs(database, window_start(since))
     if as_json:
         write_json(sys.stdout, envelope("history runs", (), None, store=database.name, runs=runs))

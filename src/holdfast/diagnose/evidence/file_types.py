@@ -47,9 +47,9 @@ _STACKS_TEXT = re.compile(
 )
 _REDUCED_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/dumps/')
 _HISTORY_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/history/')
-#: ``facts.json`` and ``ledger.jsonl`` of a run folder.
+#: ``facts.json``, ``ledger.jsonl`` and ``live-0.jsonl`` of a run folder.
 _RUN_RECORDS = re.compile(
-    rb'\s*(?:\[\s*\{\s*"text"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"origin"|\{"(?:schema":"[^"]*","|)event":"\w+","at":\d)'
+    rb'\s*(?:\[\s*\{\s*"text"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"origin"|\{"(?:schema":"[^"]*","|)(?:event":"\w+","at":\d|schema":"holdfast/live-series/))'
 )
 _REPORT_JSON = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*"holdfast/|question"\s*:|ranks"\s*:\s*\[)')
 
