@@ -34,6 +34,7 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
 INLINE = re.compile(r"`(holdfast [a-z][^`]*)`")
 SHELL = {"sh", "bash", "console"}
 LANGUAGES = SHELL | {"python", "toml", "yaml", "json", "text", "diff", "sql"}
@@ -167,6 +168,12 @@ def test_every_block_of_a_page_is_valid(page):
         for words in commands_in(text):
             with suppress(click.BadOptionUsage):  # prose may name an option without its value
                 check_command(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_to_one(page):
+    for target in LINK.findall(BLOCK.sub("", page.read_text())):
+        assert (page.parent / target).exists(), target
 
 
 def test_the_checks_can_fail():
