@@ -20,7 +20,7 @@ COMPILE = for module in recorder.build training.packing_extension; do $(BIN)/pyt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test matrix versions wheel golden chaos fuzz lint fix summaries docs bench clean
+.PHONY: help setup demo test matrix versions wheel man changelog golden chaos fuzz lint fix summaries docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ versions: $(READY)  ## test with other versions of torch and Python, 6 GB each: 
 
 wheel: $(READY)  ## build a wheel with the compiled extensions in dist/, for the torch of .venv or of `make versions` (ARGS="2.6.0")
 	@$(BIN)/python -m release.wheel $(ARGS)
+
+man: $(READY)  ## write the man pages of all commands into dist/man (`man dist/man/holdfast-run.1` shows one)
+	@$(BIN)/python -m release.man_pages dist/man
+
+changelog: $(READY)  ## move the fragments of changelog.d into CHANGELOG.md (ARGS=0.2.0 makes the section of a version)
+	@$(BIN)/python -m release.changelog $(ARGS)
 
 golden: $(READY)  ## generate the stored checkpoints again with the installed frameworks (ARGS="deepspeed_zero" chooses)
 	@$(BIN)/python -m tests.golden.make_checkpoints $(ARGS)

@@ -34,6 +34,7 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
 INLINE = re.compile(r"`(holdfast [a-z][^`]*)`")
 SHELL = {"sh", "bash", "console"}
 LANGUAGES = SHELL | {"python", "toml", "yaml", "json", "text", "diff", "sql"}
@@ -169,6 +170,12 @@ def test_every_block_of_a_page_is_valid(page):
                 check_command(words)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_to_one(page):
+    for target in LINK.findall(BLOCK.sub("", page.read_text())):
+        assert (page.parent / target).exists(), target
+
+
 def test_the_checks_can_fail():
     for words in (["run", "--no-such-option", "train.py"], ["lint", "--nothing"], ["lynt"]):
         with pytest.raises((AssertionError, click.UsageError)):
@@ -180,7 +187,7 @@ def test_the_checks_can_fail():
 
 def test_the_reference_has_every_public_name():
     pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
-    listed = set(re.findall(r"^::: holdfast\.(\S+)$", pages, re.MULTILINE))
+    listed = set(re.findall(r"^(?:::: | +heading: )holdfast\.(\S+)$", pages, re.MULTILINE))
     modules = {name: holdfast._LAZY[name] for name in holdfast._MODULES}
     public = {name for name in holdfast.__all__ if name not in {*modules, "__version__"}}
     for name, module in modules.items():

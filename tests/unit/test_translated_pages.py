@@ -43,6 +43,7 @@ def test_every_page_of_the_start_is_translated():
     assert {page.name for page in PAGES} >= {
         "README.zh.md",
         "index.zh.md",
+        "five-minute-diagnosis.zh.md",
         "symptoms.zh.md",
         "tour.zh.md",
     }

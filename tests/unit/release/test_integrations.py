@@ -104,7 +104,7 @@ def test_the_release_workflow_builds_with_targets_that_exist():
         step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step
     ]
     targets = {words[1] for words in map(str.split, commands) if words[0] == "make"}
-    assert targets == {"lint", "wheel"}
+    assert targets == {"lint", "wheel", "man"}
     for target in targets:
         assert f"\n{target}: " in (ROOT / "Makefile").read_text()
     assert workflow["permissions"] == {"contents": "read"}
