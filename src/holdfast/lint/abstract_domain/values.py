@@ -246,14 +246,7 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     )
     if same_const:
         return first
-    sizes = {len(value.items) if value.items is not None else None for value in candidates}
-    same_size = len(sizes) == 1 and None not in sizes
-    items = None
-    if same_size:
-        items = tuple(
-            join_values(column, selector)
-            for column in zip(*(value.items or () for value in candidates), strict=True)
-        )
+    items = _join_items(candidates, selector)
     objects = _join_objects(candidates, selector)
     sized = any(
         value.items is not None or value.length or value.element_length for value in candidates
@@ -261,7 +254,7 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     return Value(
         content=merge_taint(*(value.content for value in candidates), selector),
         length=merge_taint(
-            *(value.length for value in candidates), selector if sized and not same_size else ()
+            *(value.length for value in candidates), selector if sized and items is None else ()
         ),
         order=_join_orders(candidates),
         element_length=merge_taint(*(value.element_length for value in candidates)),
@@ -278,6 +271,15 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         if selector and is_rank_only(selector)
         else max(value.ragged for value in candidates),
     )
+
+
+def _join_items(candidates: Sequence[Value], selector: Taint) -> tuple[Value, ...] | None:
+    """Return the items of sequences of one length; None for others."""
+    sizes = {len(value.items) if value.items is not None else None for value in candidates}
+    if len(sizes) > 1 or None in sizes:
+        return None
+    columns = zip(*(value.items or () for value in candidates), strict=True)
+    return tuple(join_values(column, selector) for column in columns)
 
 
 def _join_orders(candidates: Sequence[Value]) -> Taint:
