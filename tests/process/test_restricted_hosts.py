@@ -51,10 +51,10 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def run(folder, *wrapper, arguments=(), program=REDUCES, **variables):
-    """Run a job of two ranks; return exit status and output."""
+    """Run a job; return exit status and output."""
     (folder / "program.py").write_text(program)
-    command = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2", "--recorder"]
-    command += ["python", "--no-gate", *arguments, "program.py"]
+    command = [sys.executable, "-m", "holdfast", "run", "--recorder", "python", "--no-gate"]
+    command += [*arguments, "program.py"]
     if wrapper[:1] == MOUNTS[:1] and wrapper[-2:-1] == ("-c",):
         wrapper = (*wrapper[:-1], f'{wrapper[-1]} && exec "$@"', "sh")
     done = subprocess.run(
@@ -81,7 +81,7 @@ def test_a_read_only_folder_without_shared_memory(tmp_path):
     )
     status, output = run(folder, *MOUNTS, read_only, TMPDIR=str(temporary))
     assert status == 0, output
-    assert output.count("sum 2") == 2
+    assert "sum 1" in output
     assert f"{folder} is not writable: the run folder is in {temporary}" in output
     assert "trace files are written to" in output
     assert len(list(temporary.glob("holdfast-runs-*/*/run.json"))) == 1
@@ -90,7 +90,7 @@ def test_a_read_only_folder_without_shared_memory(tmp_path):
 def test_a_pid_namespace(tmp_path):
     status, output = run(tmp_path, *nodes.UNSHARE)
     assert status == 0, output
-    assert output.count("sum 2") == 2
+    assert "sum 1" in output
 
 
 def test_ptrace_refused(tmp_path):
@@ -98,7 +98,7 @@ def test_ptrace_refused(tmp_path):
     status, output = run(
         tmp_path,
         *(sys.executable, "-c", REFUSE_PTRACE),
-        arguments=("--act-after", "2s", "--json-report", "report.json"),
+        arguments=("--nproc-per-node", "2", "--act-after", "2s", "--json-report", "report.json"),
         program=HANGS,
         HOLDFAST_FIRST_STEP_S="3",
     )
@@ -107,12 +107,9 @@ def test_ptrace_refused(tmp_path):
     assert (root["subject"]["rank"], root["subject"]["line"]) == (1, 6), output
 
 
-def test_a_report_that_cannot_be_written_does_not_fail_the_job(tmp_path):
+def test_a_report_that_cannot_be_written_does_not_fail_the_job(launch, tmp_path):
     (tmp_path / "reports").mkdir()
-    status, output = run(
-        tmp_path,
-        arguments=("--json-report", "reports/report.json"),
-        program="import shutil; shutil.rmtree('reports', ignore_errors=True)",
-    )
-    assert status == 0, output
-    assert output.count("no JSON report: cannot open reports/report.json") == 1
+    (tmp_path / "program.py").write_text("import shutil; shutil.rmtree('reports')")
+    job = launch("--json-report", "reports/report.json", "program.py")
+    assert job.end() == 0, job.output
+    assert job.output.count("no JSON report: cannot open reports/report.json") == 1

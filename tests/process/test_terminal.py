@@ -139,7 +139,7 @@ def test_the_second_signal_in_a_debugger_restores_the_terminal(run, terminal):
     assert termios.tcgetattr(terminal.file) == before
 
 
-@pytest.mark.parametrize("prefix", ["auto", "never"])
+@pytest.mark.parametrize("prefix", ["auto", pytest.param("never", marks=pytest.mark.matrix)])
 def test_prefixes_of_two_ranks(run, terminal, prefix):
     job = run(TWO, "--nproc-per-node", "2", "--prefix", prefix)
     assert job.end() == 0, terminal.text

@@ -8,7 +8,6 @@ table is read on first use.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -169,6 +168,8 @@ def is_relevant(name: str) -> bool:
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """Return the most similar name that is read by some release; empty if none is close."""
+    import difflib  # noqa: PLC0415 - not in every worker
+
     rows = variable_entries()
     active = [
         other

@@ -39,7 +39,7 @@ class LedgerEvent(StrEnum):
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line.
+    """One line; a factory is no default that encoding omits, so each line has its schema.
 
     ``at`` is in Unix seconds, ``folder`` the incident's; other fields depend on the event. ``job``
     is equal on all nodes of a job: the name of the first leader's run folder.
@@ -47,7 +47,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     event: LedgerEvent
     at: float
-    schema: str = SCHEMA
+    schema: str = msgspec.field(default_factory=lambda: SCHEMA)
     generation: int = 0
     host: str = ""
     job: str = ""

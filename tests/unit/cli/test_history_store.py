@@ -50,8 +50,9 @@ def test_runs(history):
 
 
 def test_the_store_beside_the_runs_first_gets_what_it_lacks(history, tmp_path):
-    marker = write_run(tmp_path / "holdfast-runs" / "r2") / location.MARKER
+    marker = location.run_marker(write_run(tmp_path / "holdfast-runs" / "r2"))
     assert [run["name"] for run in json_of(history("runs", "--json"))["runs"]] == ["r1"]
+    marker.parent.mkdir()
     marker.touch()
     named = history("runs", "--json", "--store", "holdfast-runs/history.sqlite")
     assert [run["name"] for run in json_of(named)["runs"]] == ["r1"]

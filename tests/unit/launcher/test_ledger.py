@@ -46,6 +46,11 @@ def test_records_are_read_as_written(tmp_path):
     assert (
         ledger.read_ledger(tmp_path) == ledger.read_ledger(tmp_path / ledger.FILE) == tuple(lines)
     )
+    written = (tmp_path / ledger.FILE).read_bytes()
+    assert written.count(b'"schema":"holdfast/ledger/1"') == len(lines)
+    without = written.replace(b',"schema":"holdfast/ledger/1"', b"")  # as before 2026-11-27
+    (tmp_path / "old.jsonl").write_bytes(without)
+    assert ledger.read_ledger(tmp_path / "old.jsonl") == tuple(lines)
     assert ledger.past_failures(lines) == writer.past
     assert writer.past[0].failure == FAILURE
 

@@ -4,8 +4,8 @@ The agent's process imports no database library, so neither its memory nor its t
 update is postponed by :data:`DELAY_S`, so that it does not compete with workers that start, and
 changes in that time cause one update.
 
-The end of the run does not wait for the last update: each change marks the run folder until it was
-added, and commands that read the store beside the run folders add marked runs first. A store
+The end of the run does not wait for the last update: each change marks the run until it was added,
+and commands that read the store beside the run folders add marked runs first. A store
 elsewhere may have other readers, so the end waits for it.
 """
 
@@ -17,7 +17,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.serve.store.location import MARKER, is_beside_runs, is_installed, store_location
+from holdfast.serve.store.location import (
+    is_beside_runs,
+    is_installed,
+    run_marker,
+    store_location,
+)
 
 DELAY_S = 5.0
 #: Maximum time of an update, and of the last one at the end of the run.
@@ -103,7 +108,8 @@ class BackgroundIndexer:
 
 def _mark(folder: Path) -> bool:
     try:
-        (folder / MARKER).touch()
+        run_marker(folder).parent.mkdir(exist_ok=True)
+        run_marker(folder).touch()
     except OSError:
         return False
     return True

@@ -14,7 +14,7 @@ from holdfast.core.collective_history import CollectiveProblem
 from holdfast.core.errors import UsageError
 from holdfast.core.text import one_line
 from holdfast.serve.store.database import HistoryStore
-from holdfast.serve.store.location import FILE, MARKER
+from holdfast.serve.store.location import FILE, run_marker
 from holdfast.serve.store.run_rows import RunRows, read_run
 from holdfast.serve.store.tables import (
     DecisionRow,
@@ -69,7 +69,7 @@ def index_folders(store: HistoryStore, folders: Sequence[Path]) -> IndexResult:
 
 def _marker_times(store: HistoryStore, folders: Iterable[Path]) -> dict[Path, int]:
     beside = [each for each in folders if str(each.absolute().parent / FILE) == store.name]
-    times = {folder / MARKER: _marker_time(folder / MARKER) for folder in beside}
+    times = {run_marker(each): _marker_time(run_marker(each)) for each in beside}
     return {marker: time_ns for marker, time_ns in times.items() if time_ns is not None}
 
 

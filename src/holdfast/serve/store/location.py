@@ -12,8 +12,8 @@ from holdfast.core.errors import InvalidValue, MissingExtra
 FILE = "history.sqlite"
 OFF = "off"
 SETTING = "HOLDFAST_HISTORY_STORE"
-#: This file in a run folder means that the store beside it lacks the newest records of the run.
-MARKER = ".unindexed"
+#: Beside the store: a file for each run whose newest records it lacks.
+_MARKERS = ".unindexed"
 _INSTALL = "install it with: pip install 'holdfast[{}]'"
 
 
@@ -31,9 +31,15 @@ def is_beside_runs() -> bool:
     return not settings.read_text(SETTING)
 
 
+def run_marker(folder: Path) -> Path:
+    """Return the file that exists while the store beside a run folder lacks its newest records."""
+    return folder.parent / _MARKERS / folder.name
+
+
 def unindexed_runs(runs: Path) -> tuple[Path, ...]:
     """Return the run folders in ``runs`` that the store beside them lacks, oldest first."""
-    return tuple(sorted(path.parent for path in runs.glob(f"*/{MARKER}")))
+    folders = sorted(runs / marker.name for marker in (runs / _MARKERS).glob("*"))
+    return tuple(folder for folder in folders if folder.is_dir())
 
 
 def store_url(location: str) -> str:
