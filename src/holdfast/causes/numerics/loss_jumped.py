@@ -39,6 +39,10 @@ LOSS_JUMPED = Cause(
                     r"(?:stopping|aborting|terminating|exiting)"
                 ),
                 (
+                    r"(?:[Ss]topp?(?:ing|ed)|[Aa]bort(?:ing|ed)).{0,60}\b[Ll]oss (?:is|was|has been"
+                    r"|stayed) (?:above|over|more than)"
+                ),
+                (
                     r"(?:[Ss]topping|[Aa]borting|[Tt]erminating).{0,60}\b[Ll]oss "
                     r"(?:diverged|exploded|spike)"
                 ),

@@ -35,7 +35,7 @@ STALE_BUILD_LOCK = Cause(
             confidence=0.8,
             sentence="a rank waits for the build lock of an extension",
             patterns=(
-                r'file_baton\.py", line \d+,? in wait',
+                r'file_baton\.py", line \d+,? in wait|\bwait \(\S{0,120}file_baton\.py:\d+\)',
                 r"waiting for baton release at \S+",
                 "[Ww]aiting (?:for|on) (?:the )?(?:build|compilation) lock",
             ),
@@ -51,6 +51,11 @@ STALE_BUILD_LOCK = Cause(
                     '  File "/env/torch/utils/file_baton.py", line 50 in wait\n'
                     '  File "/env/torch/utils/cpp_extension.py", line 2156 in '
                     "_jit_compile"
+                ),
+                (
+                    'Thread 20711 (idle): "MainThread"\n'
+                    "    wait (torch/utils/file_baton.py:42)\n"
+                    "    _jit_compile (torch/utils/cpp_extension.py:1721)"
                 ),
                 ("[aiter] waiting for baton release at /root/.aiter/jit/build/lock_module_moe"),
             ),

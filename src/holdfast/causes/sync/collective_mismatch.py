@@ -43,7 +43,7 @@ COLLECTIVE_MISMATCH = Cause(
             sentence="ranks called different collectives",
             patterns=(
                 r"\[(?P<rank>\d+)\]: params\[\d+\] in this process .{0,80}appears not to match",
-                "DDP expects same model across all ranks",
+                r"DDP expects same model across all ranks(?:, but Rank (?P<rank>\d{1,6}) has)?",
                 (
                     "Detected mismatch between collectives on ranks|[Cc]ollectives differ in "
                     "the following aspects"

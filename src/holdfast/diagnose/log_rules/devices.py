@@ -186,7 +186,14 @@ def _writer(index: LogIndex, signal: LoggedSignal) -> int | None:
     """Return the rank that wrote: that of the line, or the only one that did not wait."""
     waiting = index.ranks("watchdog-timeout", "gloo-timeout", "socket-timeout")
     rank = signal.line.rank
-    return find_absent_rank(index, waiting) if rank is None and waiting else rank
+    if rank is None and waiting:
+        return find_absent_rank(index, waiting)
+    stated = {
+        int(one.fields["rank"])
+        for one in index.all("process-rank")
+        if one.line.source == signal.line.source
+    }
+    return stated.pop() if rank is None and len(stated) == 1 else rank
 
 
 def _is_checkpoint_near(index: LogIndex, signal: LoggedSignal) -> bool:

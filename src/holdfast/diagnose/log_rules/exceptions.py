@@ -29,7 +29,7 @@ _LAUNCHER_TYPES = re.compile(
 )
 #: Raised by a rank because another is gone, or because a collective did not complete.
 _ECHO_TEXTS = re.compile(
-    r"NCCL|ncclComm|ProcessGroup|[Gg]loo|Watchdog"
+    r"NCCL|ncclComm|H(?:CCL|ccl)|hccl api|ACL stream synchronize|ProcessGroup|[Gg]loo|Watchdog"
     r"|[Cc]onnection (?:reset|closed|refused|aborted)|Broken pipe|Socket [Tt]imeout"
     r"|monitoredBarrier|Application timeout|TCPStore|[Tt]imed out|remote (?:peer|process)|EOFError"
     r"|Store.{0,20}(?:timeout|wait)"

@@ -36,7 +36,8 @@ def attribute_ranks(facts: LogFacts) -> LogFacts:
     if len(set(ranks.values())) < 2:
         ranks = {}
 
-    by_line = _ranks_of_ends(facts, processes)
+    pods = {_stem(source): rank for source, rank in ranks.items()}
+    by_line = _ranks_of_ends(facts, processes, pods)
 
     def attribute(line: LogLine) -> LogLine:
         rank = by_line.get((line.source, line.number), line.rank)
@@ -60,15 +61,31 @@ def attribute_ranks(facts: LogFacts) -> LogFacts:
     )
 
 
-def _ranks_of_ends(facts: LogFacts, processes: ProcessRanks) -> dict[tuple[str, int], int]:
-    """Return the ranks of lines that report the end of a process, or a fault of a GPU."""
-    found: dict[tuple[str, int], int] = {}
+def _stem(source: str) -> str:
+    """Return the name of a log without folders and suffix, which may be that of its pod."""
+    return source.rsplit("/", 1)[-1].partition(".")[0]
+
+
+def _ranks_of_ends(
+    facts: LogFacts, processes: ProcessRanks, pods: dict[str, int]
+) -> dict[tuple[str, int], int]:
+    """Return the ranks of lines that report the end of a process or pod, or a fault of a GPU.
+
+    The lines of a record below its first may lack the rank of its traceback.
+    """
+    found = {
+        (one.line.source, one.line.number): one.line.rank
+        for one in facts.tracebacks
+        if one.line.rank is not None
+    }
     for one in facts.signals:
         rank = None
         if one.name == "xid":
             rank = processes.of_bus(one.line, str(one.fields["pci"]))
         if rank is None and one.name in _ENDS_OF_PROCESSES:
             rank = processes.of_pid(one.line)
+            words = one.line.text.split() if rank is None else ()
+            rank = next((pods[word] for word in words if word in pods), rank)
         if rank is not None:
             found[one.line.source, one.line.number] = rank
     return found

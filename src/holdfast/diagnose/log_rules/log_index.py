@@ -14,8 +14,10 @@ from holdfast.diagnose.logs import LogFacts, LoggedSignal, LogLine
 NOISE_PREFIX = "noise-"
 #: Steps after a line from which on the line was no failure.
 MIN_STEPS_AFTER = 3
-#: Ignored in a line where Ray lists possible reasons of a worker's death.
-GUESSED = frozenset({"oom-killer", "killed", "segfault"})
+#: A program says at most so many lines after an error that it tries again.
+RETRY_LINES = 2
+#: Ignored in a line where Ray lists possible reasons of a worker's death, or NCCL's setup fails.
+GUESSED = frozenset({"oom-killer", "killed", "segfault", "nccl-truncated"})
 #: Reports that a job failed.
 FAILURES = ("exit-code", "failed-code", "watchdog-timeout", "segfault", "killed", "terminated")
 #: The process is gone, or its allocation failed: only later lines about the same rank, or about a
@@ -196,8 +198,16 @@ class LogIndex:
         if is_ended_by_kernel(signal.line):
             return self.finishes_after((signal.line,))
         if signal.name in FATAL:
-            return self.continues_after(signal.line, steps=MIN_STEPS_AFTER)
+            steps = 1 if self._is_retried(signal.line) else MIN_STEPS_AFTER
+            return self.continues_after(signal.line, steps=steps)
         return len(self.after(signal, "pace", "progress")) >= MIN_STEPS_AFTER
+
+    def _is_retried(self, line: LogLine) -> bool:
+        """Return whether the program says next to ``line`` that it tries again."""
+        return any(
+            one.line.source == line.source and 0 <= one.line.number - line.number <= RETRY_LINES
+            for one in self.all("retried")
+        )
 
     def continues_after(self, line: LogLine, *, steps: int) -> bool:
         """Return whether the rank of ``line`` finished, or logged ``steps`` steps, after it.

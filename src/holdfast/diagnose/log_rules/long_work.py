@@ -9,6 +9,7 @@ from holdfast.causes.checkpoint.checkpoint_io_slow_timeout import CHECKPOINT_IO_
 from holdfast.causes.performance.rank0_long_work_timeout import RANK0_LONG_WORK_TIMEOUT
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, lines_of
 from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, is_later, position
+from holdfast.diagnose.log_rules.rank_inference import rank_of_line
 from holdfast.diagnose.log_rules.signal_causes import Tier
 from holdfast.diagnose.log_rules.unknown_lines import tail_lines
 from holdfast.diagnose.logs import LoggedSignal
@@ -101,8 +102,8 @@ def _is_over(index: LogIndex, work: LoggedSignal, wait: LoggedSignal) -> bool:
 
 def _working_rank(index: LogIndex, work: LoggedSignal, waits: Sequence[LoggedSignal]) -> int | None:
     """Return the rank that worked: none of those that waited; without a rank in the line, 0."""
-    waiting = {one.line.rank for one in waits} | index.ranks("unique-id")
-    rank = 0 if work.line.rank is None else work.line.rank
+    waiting = {rank_of_line(one.line) for one in waits} | index.ranks("unique-id")
+    rank = rank_of_line(work.line) or 0
     return None if rank in waiting else rank
 
 

@@ -10,6 +10,7 @@ from holdfast.causes.environment.software_differs_between_hosts import (
     SOFTWARE_DIFFERS_BETWEEN_HOSTS,
 )
 from holdfast.causes.network.launch_arguments_differ import LAUNCH_ARGUMENTS_DIFFER
+from holdfast.causes.network.stale_rendezvous_store import STALE_RENDEZVOUS_STORE
 from holdfast.diagnose.log_rules.candidates import CauseCandidate
 from holdfast.diagnose.log_rules.log_index import FAILURES, LogIndex
 from holdfast.diagnose.log_rules.signal_causes import Tier
@@ -36,8 +37,22 @@ def find_different_versions(index: LogIndex) -> Iterable[CauseCandidate]:
         only_nccl = library == "nccl" and len(differing) == 1
         cause = NCCL_VERSION_MISMATCH if only_nccl else SOFTWARE_DIFFERS_BETWEEN_HOSTS
         message = f"the hosts have different versions of {library}: {_values(by_host)}"
-        yield CauseCandidate(cause.name, Tier.NETWORK, 0.8, message, _lines(by_host))
+        # Messages of another version's setup are not understood.
+        garbled = "nccl" in differing and "setup-garbled" in index
+        tier, confidence = (Tier.NAMED, 0.9) if garbled else (Tier.NETWORK, 0.8)
+        yield CauseCandidate(cause.name, tier, confidence, message, _lines(by_host))
         return
+
+
+def find_stale_store(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a store in which more ranks arrived than the job has: those of an earlier job."""
+    for one in index.unrecovered("store-barrier"):
+        arrived, size = int(one.fields["arrived"]), int(one.fields["size"])
+        if arrived > size:
+            message = f"{arrived} ranks arrived in the store of a job of {size}"
+            name = STALE_RENDEZVOUS_STORE.name
+            yield CauseCandidate(name, Tier.NAMED, 0.75, message, (one.line,))
+            return
 
 
 def find_different_arguments(index: LogIndex) -> Iterable[CauseCandidate]:

@@ -49,6 +49,21 @@ def find_early_end(index: LogIndex) -> Iterable[CauseCandidate]:
             return
 
 
+def find_decided_end(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a rank that ended by its own decision, after which the others lost it."""
+    for one in index.all("leaves"):
+        later = index.may_follow(one, "peer-closed")
+        losses = [loss for loss in later if not index.is_recovered(loss)]
+        rank, ranks = rank_of_line(one.line), {rank_of_line(loss.line) for loss in losses}
+        steps = index.after(one, "progress", "pace")
+        goes_on = any(rank_of_line(step.line) == rank for step in steps)
+        if losses and rank is not None and rank not in ranks and not goes_on:
+            message = f"rank {rank} ended by itself, and the others lost it"
+            lines = (one.line, *lines_of(losses, _MAX_LINES))
+            yield CauseCandidate(RANK_EXITS_EARLY.name, Tier.CRASH, 0.7, message, lines, rank)
+            return
+
+
 def ranks_that_left(index: LogIndex) -> dict[int, LoggedSignal]:
     """Return the ranks that log the end of their loop after their last step, and the line."""
     last: dict[int, LoggedSignal] = {}

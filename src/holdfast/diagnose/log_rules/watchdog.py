@@ -59,6 +59,7 @@ def find_timeouts(index: LogIndex) -> Iterable[CauseCandidate]:
         "watchdog-timeout", "gloo-timeout", "watchdog-stuck", "socket-timeout", "barrier-reached"
     )
     if unnumbered:
+        yield from _compare_operations(index)
         yield _find_rank_without_timeout(index, unnumbered)
     else:
         yield from _find_timed_out_peer(index)
@@ -82,33 +83,44 @@ def _compare_operations(index: LogIndex) -> Iterable[CauseCandidate]:
     sized = [
         signal
         for signal in index.all("watchdog-size")
-        if "seq" in signal.fields and signal.fields["op"] not in _P2P_OPERATIONS
+        if signal.fields["op"] not in _P2P_OPERATIONS
     ]
+    if any("seq" in signal.fields for signal in sized):
+        sized = [signal for signal in sized if "seq" in signal.fields]
     if len(set(_groups_of(index).values())) > 1:
         return  # works of two groups
     for signal in sized:
         if signal.line.rank is not None:
-            kind = str(signal.fields["op"]), int(signal.fields.get("numel", 0))
-            works[int(signal.fields["seq"])][kind].add(signal.line.rank)
+            numel = signal.fields.get("numel", signal.fields.get("length", 0))
+            kind = str(signal.fields["op"]), int(numel)
+            works[int(signal.fields.get("seq", 0))][kind].add(signal.line.rank)
     for number, kinds in works.items():
         if len(kinds) < 2:
             continue
         few, *_, many = sorted(kinds, key=lambda kind: len(kinds[kind]))
         tie = len(kinds[few]) == len(kinds[many])
         left = ranks_that_left(index).keys()
-        if tie and not kinds[few] & left and kinds[many] & left:
+        is_waiting = _is_barrier(few) and not _is_barrier(many)
+        if tie and not kinds[few] & left and (is_waiting or kinds[many] & left):
             few, many = many, few
         calls = " and ".join(
             f"{op} of {numel:,} elements" if numel else op for op, numel in (few, many)
         )
+        work = f"for work #{number}" if number else "at last"
         message = (
-            f"{describe_ranks(kinds[few])} and the other ranks made different calls for work "
-            f"#{number}: {calls}{' (equally many ranks)' if tie else ''}"
+            f"{describe_ranks(kinds[few])} and the other ranks made different calls {work}: "
+            f"{calls}{' (equally many ranks)' if tie else ''}"
         )
-        signals = [signal for signal in sized if signal.fields["seq"] == number]
+        signals = [signal for signal in sized if signal.fields.get("seq", 0) == number]
         confidence = 0.6 if tie else 0.85
         yield _candidate(COLLECTIVE_MISMATCH, confidence, message, signals, min(kinds[few]))
         return
+
+
+def _is_barrier(kind: tuple[str, int]) -> bool:
+    """Return whether an operation and its size are those of a barrier, in which ranks wait."""
+    operation, elements = kind
+    return operation == "BARRIER" or (operation == "ALLREDUCE" and elements == 1)
 
 
 def _groups_of(index: LogIndex) -> dict[int, str]:

@@ -51,6 +51,8 @@ _LAST_LINE = re.compile(
 )
 #: A notice is at most this many lines above its traceback.
 _NOTICE_LINES = 3
+#: Frames, and the source lines below them, have at most so many lines between them.
+_FRAME_LINES = 4
 #: Watchdog lines are about one process group, which the line's prefix names.
 _GROUP_SIGNALS = frozenset({"work-status", "watchdog-timeout"})
 _GROUP = re.compile(rb"\[PG (?:ID \w+ PG GUID |ID )?(\w+(?:\([\w-]{1,60}\))?)")
@@ -80,6 +82,7 @@ class _OpenTraceback:
     notice: str = ""
     frames: list[SourceLine] = field(default_factory=list)
     guess: LoggedTraceback | None = None
+    last: int = 0
 
     def close(self, kind: str, text: str, line: LogLine) -> LoggedTraceback:
         """Return the traceback of an exception of type ``kind`` on ``line``."""
@@ -109,25 +112,43 @@ class _TracebackCollector:
         if name == "notice":
             self._notices[line.rank] = line
         elif name == "traceback":
-            before = self._open.pop(line.rank, None)
-            if before is not None and before.guess is not None:
-                self._add(before.guess)
-            notice = self._notices.pop(line.rank, None)
-            near = notice is not None and line.number - notice.number <= _NOTICE_LINES
-            self._open[line.rank] = _OpenTraceback(
-                line, line.number, notice.text if notice and near else ""
-            )
-        elif name == "frame":
+            self._begin(line)
+        else:
+            self._add_part(name, self._continued(line), fields)
+
+    def _begin(self, line: LogLine) -> None:
+        before = self._open.pop(line.rank, None)
+        if before is not None and before.guess is not None:
+            self._add(before.guess)
+        notice = self._notices.pop(line.rank, None)
+        near = notice is not None and line.number - notice.number <= _NOTICE_LINES
+        text = notice.text if notice and near else ""
+        self._open[line.rank] = _OpenTraceback(line, line.number, text, last=line.number)
+
+    def _add_part(self, name: str, line: LogLine, fields: Fields) -> None:
+        """Add a frame, or the last line."""
+        if name == "frame":
             trace = self._open.setdefault(line.rank, _OpenTraceback(line))
+            trace.last = line.number
             if len(trace.frames) < MAX_FRAMES:
                 function = str(fields.get("function", ""))
                 trace.frames.append(SourceLine(str(fields["file"]), int(fields["line"]), function))
-        else:
-            trace = self._open.pop(line.rank, _OpenTraceback(line))
-            if trace.guess is not None and line.number > trace.guess.line.number + 1:
-                self._add(trace.guess)  # other lines followed it: it was the last of its traceback
-                trace = _OpenTraceback(line)
-            self._add(trace.close(str(fields["type"]), str(fields.get("text", "")), line))
+            return
+        trace = self._open.pop(line.rank, _OpenTraceback(line))
+        if trace.guess is not None and line.number > trace.guess.line.number + 1:
+            self._add(trace.guess)  # other lines followed it: it was the last of its traceback
+            trace = _OpenTraceback(line)
+        self._add(trace.close(str(fields["type"]), str(fields.get("text", "")), line))
+
+    def _continued(self, line: LogLine) -> LogLine:
+        """Return the line, with the rank of the record that it continues.
+
+        A logger may state the rank in the first line of a record only, that of the header.
+        """
+        if line.rank is not None or None in self._open or len(self._open) != 1:
+            return line
+        ((rank, trace),) = self._open.items()
+        return replace(line, rank=rank) if line.number - trace.last <= _FRAME_LINES else line
 
     def guess_exception(self, line: LogLine) -> None:
         """Keep the first line after the frames of an open traceback that may be its last line."""
@@ -236,7 +257,7 @@ class LogReader:
             if fields is None:
                 continue
             if process is not None:
-                fields |= {"device": int(process[3]), "pid": int(process[1].rpartition(b":")[2])}
+                fields |= _process_fields(row.name, process)
             if row.name in _GROUP_SIGNALS and (group := _GROUP.search(hit.line)) is not None:
                 fields["group"] = group[1].decode()
             if row.name == "process-rank" and (pid := fields.get("pid", actor)) is not None:
@@ -320,6 +341,14 @@ class LogReader:
             lines=self._lines,
             bytes=self._bytes,
         )
+
+
+def _process_fields(name: str, process: re.Match[bytes]) -> Fields:
+    """Return what the prefix of NCCL's line states of its process."""
+    fields: Fields = {"device": int(process[3])}
+    if name == "nccl-rank":
+        fields["pid"] = int(process[1].rpartition(b":")[2])
+    return fields
 
 
 def _indent(text: str) -> int:

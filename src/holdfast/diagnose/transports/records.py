@@ -27,6 +27,7 @@ _EXCEPTION_KEYS = (
     "exc_info", "exception", "exc_text", "stack_trace", "stacktrace", "traceback", "error.stack",
     "error.stack_trace", "stack", "py_callstack",
 )  # fmt: skip
+_TRACEBACK = "Traceback (most recent call last)"
 #: Objects within a record that state whose message it is.
 _LABELS = (
     "labels", "kubernetes", "resource", "pod", "extra", "context", "host", "node", "error",
@@ -152,6 +153,9 @@ def _exception(record: Mapping[str, Any]) -> str:
             text = "\n".join(_structured(one) for one in value if isinstance(one, dict))
         if text and "\n" in text:
             return text
+    texts = (one for one in record.values() if isinstance(one, str) and _TRACEBACK in one)
+    if (found := next(texts, None)) is not None and "\n" in found:
+        return found
     inner = (record.get(key) for key in ("error", "extraInfo"))
     return next((text for one in inner if isinstance(one, dict) and (text := _exception(one))), "")
 

@@ -54,7 +54,10 @@ COLLECTIVES = rows(
     ),
     (
         "watchdog-size",
-        r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?",
+        (
+            r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+            r"(?:, NumelIn=(?P<numel>\d+)|, TensorShape=\[(?P<length>\d+)\])?"
+        ),
     ),
     ("watchdog-timeout", r"failure detected by watchdog at work sequence id: (?P<seq>\d+)"),
     ("watchdog-timeout", r"(?:Timeout at NCCL work|detected by watchdog at work): (?P<seq>\d+)"),
@@ -78,6 +81,13 @@ COLLECTIVES = rows(
         r"socketPoll.{0,80}timed out",
     ),
     ("socket-timeout", r"Timed out receiving the shared seed"),
+    # Huawei's HCCL: a rank that waited for another.
+    (
+        "socket-timeout",
+        r"EI0006\b.{0,60}[Gg]etting socket times? ?out|EI0002\b.{0,80}Notify register times out",
+        r"[Nn]otify wait execute failed",
+        r"ACL stream synchronize failed, error code:(?:507048|107020)",
+    ),
     ("gloo-timeout", r"Timed out waiting (?P<ms>\d+)ms for (?P<what>recv|send) operation"),
     (
         "barrier-reached",
@@ -191,6 +201,13 @@ TRAINING = rows(
     ),
     ("finished", r"[Tt]raining (?:is )?(?:complete|finished|done|over)|[Tt]rain(?:ing)? completed"),
     ("finished", r"Trainer\.fit. stopped: .max_(?:epochs|steps|time)=\S{1,40} reached"),
+    ("finished", r"\b[Ff]inished (?:all )?\d+ (?:epochs|steps|iterations)\b"),
+    # A rank that ends by its own decision.
+    (
+        "leaves",
+        r"[Ee]arly[ -]?[Ss]topp(?:ing|ed)\b|\b[Ee]xiting (?:early|normally|now)\b|, exiting\b",
+        r"\b[Ee]xit(?:ed|ing)? with (?:status |code )?0\b|\bsys\.exit\(0\)",
+    ),
     (
         "finished",
         (
@@ -264,6 +281,7 @@ PROCESSES = rows(
     ("launch-argument", r"--master[_-]port[= ](?P<port>\d{2,5})\b"),
     ("launch-argument", r"^\W{0,4}num_processes: (?P<processes>\d{1,6})$"),
     ("launch-argument", r"^\W{0,4}main_process_port: (?P<main_port>\d{2,5})$"),
+    ("process-rank", r"Rank of current process: (?P<rank>\d{1,6})\b"),
     ("process-rank", r"GLOBAL_RANK: (?P<rank>\d{1,6}), MEMBER"),
     ("process-rank", r"Process (?:rank|index): (?P<rank>\d{1,6})[, ]"),
     (
@@ -285,7 +303,17 @@ PROCESSES = rows(
         r"MEMBER: \d+/(?P<members>\d{1,6})",
     ),
     ("world-size", r"rank=\d+, size=(?P<world>\d{1,6})\b"),
-    ("guesses", r"potential root causes|Some common causes include"),
+    ("store-barrier", r"\(world_size=(?P<size>\d{1,6}), worker_count=(?P<arrived>\d{1,6}),"),
+    (
+        "guesses",
+        r"potential root causes|Some common causes include",
+        r"(?:bootstrap|socket)\w*\.(?:cc|h):\d+ NCCL WARN .{0,60}[Mm]essage truncated",
+    ),
+    (
+        "setup-garbled",
+        r"(?:bootstrap|socket)\w*\.(?:cc|h):\d+ NCCL WARN .{0,60}[Mm]essage truncated",
+        r"mismatch in rank count from procs|with family 0 is neither AF_INET",
+    ),
     ("mpi-process", r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     ("mpi-signal", r"(?:process rank (?P<rank>\d+).{0,60})?exited on signal (?P<signal>\d+)"),
     ("mpi-signal", r"noticed that process rank (?P<rank>\d+) with PID"),
@@ -296,7 +324,11 @@ PROCESSES = rows(
         r"--- Logging error ---",
     ),
     ("notice", r"exception was never retrieved"),
-    ("retried", r"\b[Rr]e-?try(?:ing)?\b|[Tt]r(?:ying|y) again|\b[Rr]etries (?:left|remaining)"),
+    (
+        "retried",
+        r"\b[Rr]e-?try(?:ing)?\b|[Tt]r(?:ying|y) again|\b[Rr]etries (?:left|remaining)",
+        r", trying (?:with )?\d|\b(?:halving|reducing|lowering) (?:the )?(?:micro[- ]?)?batch",
+    ),
     (
         "logged-error",
         r"^(?:ERROR|WARNING|CRITICAL):[\w.]{1,80}:",

@@ -1,0 +1,83 @@
+"""Waits of Huawei's HCCL, records of several lines, setups of two versions, ends that were decided."""
+
+from __future__ import annotations
+
+from tests.unit.diagnose.test_log_mechanisms import STEPS, root_of
+from tests.unit.diagnose.test_log_rules import watchdog
+
+ERROR = "  File \"/w/loop.py\", line 52, in step\n    label = names[index]\nKeyError: 'ship'\n"
+TRACEBACK = f"Traceback (most recent call last):\n{ERROR}"
+CLOSED = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:41\n"
+
+
+def test_timeouts_of_hccl_are_waits_for_the_rank_that_works() -> None:
+    waits = "".join(
+        f"[rank{rank}]: RuntimeError: ACL stream synchronize failed, error code:507048\n"
+        f"[rank{rank}]: EI0002: 2026-06-27 The wait execution of the Notify register times out.\n"
+        for rank in (1, 2)
+    )
+    log = f"{STEPS}INFO Saving checkpoint to /mnt/ckpt/step_5\n{waits}"
+    assert root_of(log) == ("checkpoint-io-slow-timeout", 0)
+
+
+def test_a_record_of_several_lines_is_of_the_rank_of_its_first() -> None:
+    log = "[n1 rank 1] step 9 loss 2.0\n[n1 rank 2] unhandled: " + TRACEBACK + watchdog(0, 811)
+    assert root_of(log) == ("python-exception-on-one-rank", 2)
+
+
+def test_a_traceback_in_any_field_of_a_record_is_read() -> None:
+    text = TRACEBACK.replace("\n", "\\n").replace('"', '\\"')
+    log = (
+        f'{{"rank": 3, "msg": "step 9 loss 2.0"}}\n{{"rank": 3, "msg": "ended", "why": "{text}"}}\n'
+    )
+    assert root_of(log) == ("python-exception-on-one-rank", 3)
+
+
+def test_messages_of_another_nccl_are_no_mismatch_of_collectives() -> None:
+    first = "NCCL version 2.18.5+cuda12.2\n"
+    garbled = "n0:1:2 [0] bootstrap.cc:107 NCCL WARN Message truncated : received 136 bytes instead of 128\n"
+    second = "NCCL version 2.20.3+cuda12.3\nn1:1:2 [0] misc/socket.cc:49 NCCL WARN Connection closed by remote peer n0<4>\n"
+    assert root_of(first + garbled, second)[0] == "nccl-version-mismatch"
+    assert root_of(
+        "n0:1:2 [0] x.cc:1 NCCL WARN Message truncated : received 136 bytes instead of 128\n"
+    )[0] == ("collective-mismatch")
+
+
+def test_a_rank_that_decided_to_end_is_what_the_others_lost() -> None:
+    ends = "[rank1]: early stopping, exiting\n"
+    assert root_of(STEPS + ends + CLOSED) == ("rank-exits-early", 1)
+    assert root_of(CLOSED + "[rank0]: step 1 loss 2\n" * 3 + ends)[0] != "rank-exits-early"
+
+
+def test_more_arrivals_than_ranks_are_those_of_an_earlier_job() -> None:
+    log = (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, "
+        "for key: store_based_barrier_key:1 (world_size=4, worker_count={}, timeout=0:30:00)\n"
+    )
+    assert root_of(log.format(8))[0] == "stale-rendezvous-store"
+    assert root_of(log.format(3))[0] != "stale-rendezvous-store"
+
+
+def test_two_operations_without_numbers_are_a_mismatch_of_the_rank_outside_the_barrier() -> None:
+    log = "".join(
+        f"[E ProcessGroupNCCL.cpp:566] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(OpType={operation}, TensorShape=[{size}], Timeout(ms)=1800000) ran for 1803004 "
+        "milliseconds before timing out.\n"
+        for rank, operation, size in ((1, "ALLREDUCE", 1), (0, "BROADCAST", 448))
+    )
+    assert root_of(STEPS + log) == ("collective-mismatch", 0)
+
+
+def test_a_smaller_batch_after_out_of_memory_is_no_failure() -> None:
+    log = "CUDA out of memory. Tried to allocate 2.00 GiB. Batch size 64 failed, trying 32\n"
+    assert root_of(log + "epoch 1/2 loss 0.7\n")[0] is None
+    assert root_of(log)[0] == "gpu-oom-all-ranks"
+
+
+def test_the_pod_that_was_killed_is_the_rank_of_its_log() -> None:
+    logs = (
+        "NAME READY STATUS\nw-1 0/1 OOMKilled\n",
+        "RANK=0 LOCAL_RANK=0\n",
+        "RANK=1 LOCAL_RANK=0\nKilled\n",
+    )
+    assert root_of(*logs, names=("pods.txt", "w-0.log", "w-1.log")) == ("host-oom-killed", 1)
