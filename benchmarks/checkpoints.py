@@ -106,7 +106,7 @@ class _CheckpointBenchmark:
 
     def _clear(self) -> None:
         for each in self.folder.iterdir():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+            shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink()
         subprocess.run(["sync"], check=True)
 
     def _save(self, *, asynchronous: bool) -> None:
