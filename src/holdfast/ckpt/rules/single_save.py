@@ -16,6 +16,7 @@ from holdfast.causes.checkpoint.checkpoint_half_written import CHECKPOINT_HALF_W
 from holdfast.ckpt.contents import CheckpointFormat
 from holdfast.ckpt.rules.completeness import list_names, survey_fact, survey_finding
 from holdfast.ckpt.verify.mixed_saves import WriteTimes
+from holdfast.ckpt.verify.shard_counters import CounterDifference
 from holdfast.ckpt.verify.survey import CheckpointSurvey
 from holdfast.core.findings import Fact, Finding, Level, Unknown
 from holdfast.core.text import format_duration, pluralize
@@ -76,8 +77,7 @@ def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
 
 def _judge_counters(survey: CheckpointSurvey) -> Iterator[Finding]:
     """Yield a finding if files of ranks have different step counters or scheduler states."""
-    flat = survey.contents.format in _FLAT_STATES  # one state for all parameters of a group
-    certain = [each for each in survey.counters if flat or each.certain]
+    certain = _certain_differences(survey)
     for difference in (certain or survey.counters)[:1]:
         values = "; ".join(
             f"{value} in {list_names(files)}" for value, files in difference.files.items()
@@ -91,6 +91,11 @@ def _judge_counters(survey: CheckpointSurvey) -> Iterator[Finding]:
         )
         level = Level.ERROR if certain else Level.UNKNOWN
         yield _finding(survey, message, facts, 0.95 if certain else 0.5, level)
+
+
+def _certain_differences(survey: CheckpointSurvey) -> list[CounterDifference]:
+    flat = survey.contents.format in _FLAT_STATES  # one state for all parameters of a group
+    return [each for each in survey.counters if flat or each.certain]
 
 
 def _judge_names(survey: CheckpointSurvey) -> Iterator[Finding]:
@@ -115,7 +120,7 @@ def _judge_names(survey: CheckpointSurvey) -> Iterator[Finding]:
 
 def _judge_scales(survey: CheckpointSurvey) -> Iterator[Finding]:
     """Yield a finding if the values of one file have another magnitude than all others'."""
-    if survey.counters or not survey.scales:
+    if _certain_differences(survey) or not survey.scales:
         return
     # The odd file has the largest ratio to the rest; of two files, both differ equally.
     odd = max(survey.scales, key=lambda each: abs(math.log(each.ratio)))

@@ -7,7 +7,7 @@ tensor a file holds (ZeRO-3, FSDP2's files of ranks), nothing else can show that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePath
 
 from holdfast.ckpt.contents import CheckpointContents, CheckpointFormat
@@ -36,8 +36,8 @@ def find_misplaced(contents: CheckpointContents) -> Mapping[str, str]:
     for files in files_by_kind(contents):
         stems = {PurePath(file).stem for file in files}
         for file in files:
-            name = torch_files.archive_name(Path(contents.root) / file)
-            if name != PurePath(file).stem and name in stems:
+            name = _written_name(contents, file, stems)
+            if name and name != PurePath(file).stem:
                 found[file] = name
     return found
 
@@ -50,5 +50,13 @@ def find_unnamed(contents: CheckpointContents) -> tuple[str, ...]:
         file
         for files in files_by_kind(contents)
         for file in files
-        if torch_files.archive_name(Path(contents.root) / file) != PurePath(file).stem
+        if not _written_name(contents, file, {PurePath(file).stem for file in files})
     )
+
+
+def _written_name(contents: CheckpointContents, file: str, stems: Collection[str]) -> str:
+    """Return which of these names the archive has, '' if none; temporary suffixes are ignored."""
+    name = torch_files.archive_name(Path(contents.root) / file)
+    while name and name not in stems:
+        name = name.rpartition(".")[0]
+    return name

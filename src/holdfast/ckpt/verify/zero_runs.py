@@ -15,6 +15,8 @@ from holdfast.core.errors import CheckpointUnreadable
 
 #: Runs located per checkpoint; bytes read at once where a run continues.
 _MAX_RUNS, _EXTENT_BYTES = 256, 1 << 20
+#: Longer runs are not reported: moments of an embedding have gigabytes of zeros.
+_MAX_RUN_BYTES = 64 << 20
 
 
 class ZeroRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +66,8 @@ def _runs_of(span: ValueSpan, tensor: Tensor, reader: TensorReader) -> Iterator[
         if first < stop:  # a page that was read in two parts is not recorded
             continue
         start, stop = _extend(span, size, first, last, reader)
+        if stop - start > _MAX_RUN_BYTES:
+            continue
         whole_rows = len(shape) > 1 and all(
             at in (span.start, span.stop) or (base + at - span.start) % row == 0
             for at in (start, stop)
@@ -108,8 +112,8 @@ def _start_of_zeros(span: ValueSpan, at: int, reader: TensorReader) -> int:
 
 def _end_of_zeros(span: ValueSpan, at: int, reader: TensorReader) -> int:
     """Return the first byte from ``at`` on that is not zero; not all pages are recorded."""
-    size = PAGE_BYTES
-    while at < span.stop:
+    size, limit = PAGE_BYTES, at + _MAX_RUN_BYTES
+    while at < min(span.stop, limit + 1):
         data = _bytes(reader, span.file, at, min(span.stop, at + size))
         zeros = len(data) - len(data.lstrip(b"\0"))
         at += zeros

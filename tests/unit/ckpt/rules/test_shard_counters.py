@@ -85,6 +85,15 @@ def test_files_without_their_name_may_be_swapped(tmp_path):
     assert verify_checkpoint(folder).exit_status == 0
 
 
+def test_a_file_that_was_renamed_from_a_temporary_name_is_in_its_place(tmp_path):
+    folder = zero_files.write(tmp_path / "global_step3", stage=3)
+    for path in optimizer_files(folder):
+        temporary = path.with_name(f"{path.name}.tmp")
+        torch.save(torch.load(path, weights_only=False), temporary)
+        temporary.replace(path)
+    assert verify_checkpoint(equal_times(folder)).exit_status == 0
+
+
 def save_dcp(folder, step):
     torch.manual_seed(0)
     state = {
