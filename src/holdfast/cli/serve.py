@@ -103,8 +103,8 @@ def command(  # noqa: PLR0913 - one per option
         except ModuleNotFoundError as error:
             raise MissingExtra("holdfast[otel]") from error
         end_export = start_export(otlp, lambda: collect_runs(watch), every)
-    path = f"{'metrics' if metrics_only else ''}{f'?token={created}' if created else ''}"
-    click.echo(f"holdfast: {base} at {_address(host, listener)}/{path}", err=True)
+    page = f"{'metrics' if metrics_only else ''}{f'?token={created}' if created else ''}"
+    click.echo(f"holdfast: {base} at {_address(host, listener)}/{page}", err=True)
     try:
         _serve(create_application(watch, token, metrics_only=metrics_only), listener, until_eof)
     finally:
