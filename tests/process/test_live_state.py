@@ -79,6 +79,7 @@ def test_the_leader_of_two_nodes_writes_and_serves_the_state_of_all_ranks(
     assert {latency.operation for latency in state.latencies} == {"all_reduce"}
     assert [(group.name, group.size) for group in state.groups] == [("default_pg", 2)]
     assert len(list(tmp_path.glob("node*/runs/*/live-*.json"))) == 1
+    assert not any("slower than" in node.output for node in nodes)  # a balanced job
     assert reader.read_series(folder)[-1].world_size == 2
     past = runs.read_past(folder)
     assert (past.head.status, past.head.live) == (0, False)

@@ -191,6 +191,10 @@ class ExtraWork(msgspec.Struct, frozen=True, array_like=True, gc=False):
     in_phases: bool = False
 
 
+#: One object, which messages therefore leave out.
+NO_EXTRA_WORK = ExtraWork()
+
+
 class CallTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A completed collective: the shortest time that a rank of one node was in it.
 
@@ -281,7 +285,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     device: str = ""
     loader_share: float = 0.0
     collector_share: float = 0.0
-    extra_work: ExtraWork = ExtraWork()
+    extra_work: ExtraWork = NO_EXTRA_WORK
     node: str = ""
     node_silent_s: float = 0.0
     memory_bytes: int | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from holdfast.core.rank_table import ExtraWork
+from holdfast.core.rank_table import NO_EXTRA_WORK, ExtraWork
 
 #: The usual pause is this quantile: at most every tenth pause is extra work.
 _USUAL = 0.9
@@ -19,21 +19,20 @@ _USUAL = 0.9
 _MIN_FACTOR, _MIN_S = 2.5, 0.05
 #: Minimum number of pauses, and maximum relative deviation of the distances between them.
 _MIN_COUNT, _MAX_DEVIATION = 4, 0.25
-_NONE = ExtraWork()
 
 
 def measure_extra_work(begins: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> ExtraWork:
     """Return the extra work between collectives, by their times in seconds, in order of begin."""
     if len(begins) < _MIN_COUNT / (1 - _USUAL):
-        return _NONE
+        return NO_EXTRA_WORK
     pauses = np.clip(begins[1:] - np.maximum.accumulate(ends)[:-1], 0.0, None)
     usual = float(np.quantile(pauses, _USUAL))
     at = np.flatnonzero(pauses > max(_MIN_FACTOR * usual, usual + _MIN_S))
     if len(at) < _MIN_COUNT:
-        return _NONE
+        return NO_EXTRA_WORK
     distances = np.diff(at)
     if float(distances.std()) > _MAX_DEVIATION * float(distances.mean()):
-        return _NONE
+        return NO_EXTRA_WORK
     elapsed_s = float(ends.max() - begins[0])
     spent_s = float((pauses[at] - usual).sum())
     every_s = float(np.diff(begins[1:][at]).mean())

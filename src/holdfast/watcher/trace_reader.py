@@ -240,7 +240,7 @@ class TraceReading:
 
     def _records(self, selected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         rows = self._ring[selected]
-        return np.sort(rows[_is_intact(rows)], order="number")
+        return _by_number(rows[_is_intact(rows)])
 
     def pending(self) -> list[RecordedCall]:
         """Return the calls entered and not completed, oldest first.
@@ -252,7 +252,7 @@ class TraceReading:
         uncertain = (rows["flags"] & trace_file.FLAG_NO_COMPLETION) != 0
         kept = np.concatenate([rows[~uncertain], rows[uncertain][-MAX_UNCERTAIN:]])
         self.read_notes()
-        return [self.operation(row) for row in np.sort(kept, order="number")]
+        return [self.operation(row) for row in _by_number(kept)]
 
     def completed_since(self, since: float) -> np.ndarray[Any, Any]:
         """Return the intact records of calls that completed after ``since`` (Unix seconds)."""
@@ -344,6 +344,11 @@ class TraceReading:
 
 def _name_of(names: tuple[str, ...], number: Any) -> str:
     return names[int(number)] if int(number) < len(names) else f"#{int(number)}"
+
+
+def _by_number(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Sort records; ``np.sort`` with ``order`` takes several times as long."""
+    return rows[np.argsort(rows["number"])] if len(rows) > 1 else rows
 
 
 def _is_intact(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.core import trace_file
-from holdfast.core.rank_table import ExtraWork, GroupTiming, WaitSlice
+from holdfast.core.rank_table import NO_EXTRA_WORK, ExtraWork, GroupTiming, WaitSlice
 from holdfast.watcher.call_timings import SYNCHRONIZING, measure_timings
 from holdfast.watcher.extra_work import add_phases, measure_extra_work
 from holdfast.watcher.trace_reader import TraceReading
@@ -74,7 +74,7 @@ class WaitTimes:
         """Return what the rank does regularly besides the steps."""
         samples = self._in_phase.get(rank, ())
         in_phase = sum(samples) / len(samples) if samples else 0.0
-        return add_phases(self._extra_work.get(rank, ExtraWork()), in_phase)
+        return add_phases(self._extra_work.get(rank, NO_EXTRA_WORK), in_phase)
 
     def host_shares(self, rank: int) -> tuple[float, float]:
         """Return the fractions of the window in the data loader and in garbage collection."""

@@ -228,18 +228,25 @@ def test_the_table_of_a_server_is_printed_and_a_wrong_token_is_one_line(tmp_path
     assert "there is no run 'none'" in missing.stderr
 
 
-def test_what_is_no_holdfast_serve_is_one_line():
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\n<p>", "its answer is not that of"),
+        (b"HTTP/1.0 303 x\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "status 303"),
+    ],
+)
+def test_what_is_no_holdfast_serve_is_one_line(answer, problem):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def answer():
+        def reply():
             client = server.accept()[0]
             with client:
                 client.recv(4096)
-                client.sendall(b"HTTP/1.0 200 OK\r\n\r\n<p>")
+                client.sendall(answer)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=reply)
         thread.start()
-        with pytest.raises(MissingFile, match="its answer is not that of"):
+        with pytest.raises(MissingFile, match=problem):
             ServerSource(f"127.0.0.1:{server.getsockname()[1]}", None)
         thread.join()
 

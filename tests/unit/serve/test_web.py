@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import socket
 import urllib.error
 import urllib.request
@@ -158,6 +159,16 @@ def test_a_stream_reports_first_all_documents(address):
     stream = connection.getresponse()
     assert stream.readline() == b"data: live series past\n"
     connection.close()
+
+
+def test_a_run_that_is_deleted_meanwhile_is_no_server_error(tmp_path):
+    folder = make_run(tmp_path, 8)
+    with serving(tmp_path) as address:
+        assert read(address, "/api/runs")
+        shutil.rmtree(folder)
+        for path in ("live", "series", "past", "rank/2"):
+            assert get(f"{address}/api/run/{RUN}/{path}")[0] in (200, 404)
+        assert get(f"{address}/metrics")[0] == get(f"{address}/api/runs")[0] == 200
 
 
 @pytest.mark.slow

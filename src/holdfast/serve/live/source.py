@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import parse_qs, quote, unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 
@@ -123,7 +123,7 @@ class ServerSource:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         request = Request(self._base + path, headers=headers)  # noqa: S310 - checked by is_address
         try:
-            with urlopen(request, timeout=REQUEST_S) as answer:  # noqa: S310 - as above
+            with _OPENER.open(request, timeout=REQUEST_S) as answer:
                 data = answer.read(MAX_STATE_BYTES + 1)
         except HTTPError as error:
             with error:
@@ -137,6 +137,17 @@ class ServerSource:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
             raise _RequestFailed(f"its answer is not that of `holdfast serve`: {error}") from error
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Refuses redirects: the token is for this server only."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return no other request."""
+
+
+#: Direct connections: a proxy of the environment is for other networks.
+_OPENER = build_opener(ProxyHandler({}), _NoRedirects())
 
 
 class _RequestFailed(Exception):

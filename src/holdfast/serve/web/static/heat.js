@@ -105,8 +105,10 @@ function zoomIn() {
 
 function zoomOut() {
   if (zoom.begin !== null) {
-    const half = (zoom.end - zoom.begin) / 2, first = whole.at[0], last = whole.at[whole.at.length - 1];
-    [zoom.begin, zoom.end] = [zoom.begin - half, zoom.end + half];
+    const first = whole.at[0], last = whole.at[whole.at.length - 1], span = zoom.end - zoom.begin;
+    const half = span * (1 + 1 / Math.max(shown.at.length - 1, 1)) / 2; // of the columns, not of their centres
+    const begin = zoom.begin - half, end = zoom.end + half;
+    [zoom.begin, zoom.end] = [begin - Math.max(end - last, 0), end + Math.max(first - begin, 0)];
     if (zoom.begin <= first && zoom.end >= last) zoom.begin = zoom.end = null;
   }
   if (zoom.count) {

@@ -30,7 +30,7 @@ export function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 export function median(values) {
-  const known = Float64Array.from(values.filter((value) => value !== null && value !== undefined)).sort();
+  const known = new Float64Array(values.filter((value) => value !== null && value !== undefined)).sort();
   if (!known.length) return null;
   const at = (known.length - 1) / 2;
   return (known[Math.floor(at)] + known[Math.ceil(at)]) / 2;
@@ -107,21 +107,28 @@ export function showLatencies(state) {
 }
 
 export function showNodes(state) {
-  const kinds = new Map();
-  for (const node of state.nodes) for (const gpu of node.gpus ?? []) {
-    const kind = kinds.get(gpu[1]) ?? { count: 0, heat: [], used: [], throttled: 0 };
-    kind.count++; if (gpu[2] !== null) kind.heat.push(gpu[2]); if (gpu[3] !== null) kind.used.push(gpu[3]);
-    if (gpu[5]?.length) kind.throttled++;
-    kinds.set(gpu[1], kind);
+  const kinds = new Map(), hottestOf = [];
+  for (const node of state.nodes) {
+    let hottest = -1;
+    for (const [, name, temperature, used, , throttled] of node.gpus ?? []) {
+      let kind = kinds.get(name);
+      if (!kind) kinds.set(name, kind = { count: 0, heat: [], used: [], throttled: 0 });
+      kind.count++;
+      if (temperature !== null) { kind.heat.push(temperature); if (temperature > hottest) hottest = temperature; }
+      if (used !== null) kind.used.push(used);
+      if (throttled?.length) kind.throttled++;
+    }
+    hottestOf.push(hottest);
   }
   put($("kinds"), [...kinds].map(([name, kind]) => element("p", {}, element("b", {}, `${number(kind.count)} × ${hidden(name)}`), ` ${number(median(kind.heat))} °C, at most ${kind.heat.length ? Math.max(...kind.heat) : "–"} °C; ${gib(median(kind.used))} in use`, kind.throttled ? element("span", { className: "alarm-text" }, ` ${kind.throttled} throttled`) : null)));
-  const hottestOf = new Map(state.nodes.map((node) => [node, Math.max(...(node.gpus ?? []).map((gpu) => gpu[2] ?? -1), -1)]));
-  const heat = (node) => hottestOf.get(node);
-  const order = [...state.nodes].sort((a, b) => heat(b) - heat(a) || (a.memory_available_bytes ?? 0) - (b.memory_available_bytes ?? 0)).slice(0, 14);
-  fill("nodes", order.map((node) => {
+  // The hottest first; of equally hot ones, those with the least free memory.
+  const scores = state.nodes.map((node, at) => hottestOf[at] - (node.memory_available_bytes ?? 0) / 2 ** 60);
+  const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, 14);
+  fill("nodes", order.map((index) => {
+    const node = state.nodes[index], heat = hottestOf[index];
     const gpus = node.gpus ?? [], used = gpus.map((gpu) => gpu[3]).filter((each) => each !== null);
     const throttled = gpus.filter((gpu) => gpu[5]?.length).map((gpu) => gpu[0]);
-    const hottest = heat(node) < 0 ? "–" : `${heat(node)} °C${throttled.length ? ` (GPU ${throttled.join(", ")} throttled)` : ""}`;
+    const hottest = heat < 0 ? "–" : `${heat} °C${throttled.length ? ` (GPU ${throttled.join(", ")} throttled)` : ""}`;
     return element("tr", {}, cell(hidden(node.host), "text"), cell(number(node.ranks ?? 0)), cell(gpus.length ? `${gpus.length}` : "none"), cell(hottest, throttled.length ? "alarm-text" : "number"), cell(used.length ? gib(Math.max(...used)) : "–"), cell(gib(node.memory_available_bytes)));
   }), 6, "No node reports yet.");
 }
