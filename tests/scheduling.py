@@ -26,8 +26,10 @@ class IndexedTests(list[str]):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Return our scheduler for ``--dist loadfile``; None selects xdist's own."""
-    if config.getoption("dist") != "loadfile":
-        return None
+    return None if config.getoption("dist") != "loadfile" else _scheduler_class()(config, log)
+
+
+def _scheduler_class() -> type[LoadFileScheduling]:
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):
@@ -72,7 +74,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
                 with suppress(OSError):
                     super()._reschedule(node)
 
-    return Files(config, log)
+    return Files
 
 
 def _split_unfinished(
