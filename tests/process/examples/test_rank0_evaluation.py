@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.process.launched import Launched
 from tests.unit.cli.in_process import run_holdfast
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "rank0_evaluation"
@@ -29,13 +28,9 @@ def test_lint_finds_the_broken_one_only(name, lines):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "status"), [("broken.py", 1), ("fixed.py", 0)])
 def test_run_names_the_cause_of_the_broken_one(name, status, tmp_path):
-    report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "holdfast", "run", "--standalone", "--nproc-per-node", "2"]
-    options = ["--run-dir", str(tmp_path), "--act-after", "5s", "--json-report", str(report)]
-    done = subprocess.run(
-        [*command, *options, str(EXAMPLE / name)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status, done.stderr
-    root = json.loads(report.read_text())["verdict"]["root"] if status else None
+    options = ["--standalone", "--nproc-per-node", 2, "--act-after", "5s"]
+    job = Launched(tmp_path, *options, "--json-report", "report.json", EXAMPLE / name)
+    assert job.end() == status, job.output
+    root = job.json("report.json")["verdict"]["root"] if status else None
     assert (root["cause"] if root else None) == ("rank-guarded-collective" if status else None)
-    assert ("step 20: loss" in done.stdout) is not bool(status)
+    assert ("step 20: loss" in job.output) is not bool(status)
