@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 import holdfast
+from tests.forked_programs import RunningProgram
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "rvq"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "RANK"} | {
@@ -59,14 +60,8 @@ def train(processes: int, *arguments: str) -> str:
 
 
 def run(processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(processes, *arguments),
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    program = command(processes, *arguments)[1:]
+    return RunningProgram(*program, folder=Path.cwd(), OMP_NUM_THREADS="1").result()
 
 
 def last_numbers(printed: str) -> tuple[float, float]:

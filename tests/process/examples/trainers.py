@@ -1,13 +1,12 @@
-"""Run one of the four trainers as a user does, and parse its output."""
+"""Run one of the four trainers in forked ranks, and parse its output."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.process.launched import Launched
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 VARIABLES = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "COLUMNS": "400"}
@@ -35,41 +34,18 @@ class Trained:
 
 def train(example: str, folder: Path, *arguments: str, ranks: int = 2) -> Trained:
     """Run an example's trainer under `holdfast run` in ``folder``, to its end."""
-    environment = {
-        name: text
-        for name, text in os.environ.items()
-        if not name.startswith(("HOLDFAST_", "PET_"))
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "holdfast",
-        "run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-        "--run-dir=runs",
-    ]
-    done = subprocess.run(
-        [*command, str(EXAMPLES / example / "trainer.py"), *arguments],
-        cwd=folder,
-        env=environment | VARIABLES,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    options = ["--standalone", f"--nproc-per-node={ranks}"]
+    trainer = EXAMPLES / example / "trainer.py"
+    job = Launched(folder, *options, trainer, *arguments, **VARIABLES)
+    status, output = job.end(100), job.output
     losses = {
-        int(step): float(loss) for step, loss in re.findall(r"step +(\d+)  loss (\S+)", done.stdout)
+        int(step): float(loss) for step, loss in re.findall(r"step +(\d+)  loss (\S+)", output)
     }
     evaluated = {
         int(step): {name: float(value) for name, value in re.findall(r"(\w+/\w+) (\S+)", metrics)}
-        for step, metrics in re.findall(
-            r"step +(\d+)((?:  \w+/\w+ \S+)*)  \(evaluation", done.stdout
-        )
+        for step, metrics in re.findall(r"step +(\d+)((?:  \w+/\w+ \S+)*)  \(evaluation", output)
     }
-    return Trained(folder, done.returncode, done.stdout, losses, evaluated)
+    return Trained(folder, status, output, losses, evaluated)
 
 
 def assert_learned(trained: Trained, steps: int = 60) -> None:

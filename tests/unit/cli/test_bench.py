@@ -5,33 +5,28 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked_programs import RunningProgram
 from tests.unit.cli.in_process import run_holdfast
 
-BENCH = [sys.executable, "-m", "holdfast", "bench"]
+BENCH = ["-m", "holdfast", "bench"]
 QUICK = ["--max-bytes", "64K", "--factor", "32", "--iters", "3", "--warmup", "1"]
 
 
-def ended(*arguments, folder, command=(), **variables):
-    environment = {**os.environ, "HOLDFAST_CACHE": str(folder / "cache"), **variables}
-    return subprocess.run(
-        [*(command or BENCH), *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def started(*arguments, folder, command=BENCH):
+    return RunningProgram(*command, *arguments, folder=folder, HOLDFAST_CACHE=str(folder / "cache"))
 
 
-def in_process(*arguments, folder):
-    return run_holdfast("bench", *arguments, folder=folder, HOLDFAST_CACHE=str(folder / "cache"))
+def ended(*arguments, folder, command=BENCH):
+    return started(*arguments, folder=folder, command=command).result()
+
+
+def in_process(*arguments, folder, **variables):
+    variables["HOLDFAST_CACHE"] = str(folder / "cache")
+    return run_holdfast("bench", *arguments, folder=folder, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +81,8 @@ def test_the_fit_of_large_messages_is_stored_for_timeouts(tmp_path):
 
 @pytest.mark.slow
 def test_under_torchrun_each_process_is_a_rank_and_one_prints(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "holdfast",
-    ]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "holdfast"]
     done = ended("bench", "sendrecv", *QUICK, "--json", folder=tmp_path, command=command)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
@@ -119,7 +107,7 @@ def test_a_killed_rank_is_reported(tmp_path):
     torch = tmp_path / "torch"  # replaces the real module with one whose import kills the rank
     torch.mkdir()
     (torch / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    done = ended(*QUICK, folder=tmp_path, PYTHONPATH=str(tmp_path))
+    done = in_process(*QUICK, folder=tmp_path, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("holdfast: the benchmark failed: rank 0 ended by signal 9")
 
@@ -211,23 +199,13 @@ def test_arguments_that_only_ranks_can_check_are_rejected(arguments, message, tm
     ],
 )
 def test_a_rank_lost_during_the_benchmark_is_reported_within_the_limit(sent, message, tmp_path):
-    environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache")}
-    running = subprocess.Popen(
-        [*BENCH, "-f", "1.05", "-n", "300", "--limit", "3s"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        running.stdout.readline()  # the first row has been measured
-        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-        os.kill(int(children[1]), sent)
-        _, errors = running.communicate(timeout=60)
-    finally:
-        running.kill()
-    assert (running.returncode, errors) == (
+    running = started("-f", "1.05", "-n", "300", "--limit", "3s", folder=tmp_path)
+    running.wait_for_output()  # the first row has been measured
+    pid = running.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    os.kill(int(children[-1]), sent)
+    done = running.result()
+    assert (done.returncode, done.stderr) == (
         3,
         f"holdfast: the benchmark failed: {message}; check this host first: holdfast check\n",
     )

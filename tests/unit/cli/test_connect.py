@@ -6,20 +6,36 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.forked_programs import RunningProgram
 from tests.ports import free_port
 
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 GIVEN = {"--rank": "0", "--world-size": "2", "--master-addr": "127.0.0.1", "--master-port": "29500"}
 
 
-def checked(*words, **variables):
-    environ = {name: text for name, text in os.environ.items() if name not in NAMES} | variables
-    command = [sys.executable, "-m", "holdfast", "check", "--connect", *words]
+CHECK = ("-m", "holdfast", "check", "--connect")
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def checking(*words, **variables):
+    return RunningProgram(*CHECK, *words, folder=Path.cwd(), **variables)
+
+
+def checking_in_new_interpreter(*words, **variables):
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+        [sys.executable, *CHECK, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | variables,
     )
 
 
@@ -48,18 +64,18 @@ def test_an_invalid_option_is_reported_in_one_sentence(changed, message):
         if value is not None
         for word in (option, value)
     ]
-    command = checked(*words)
-    out, err = command.communicate(timeout=20)
-    assert (command.returncode, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
+    done = checking(*words).result()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_wrong_variable_is_one_sentence():
-    command = checked(RANK="first", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
-    _, err = command.communicate(timeout=20)
-    assert (command.returncode, err.count("\n")) == (2, 1)
-    assert "invalid value for --rank: 'first' is not an integer" in err
+    done = checking(
+        RANK="first", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500"
+    ).result()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "invalid value for --rank: 'first' is not an integer" in done.stderr
 
 
 @pytest.mark.slow
@@ -71,9 +87,10 @@ def test_ranks_come_from_the_launchers_variables_and_stages_are_timed():
         "MASTER_PORT": port,
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    shown, plain = checked(RANK="0", **rendezvous), checked("--json", RANK="1", **rendezvous)
-    out, err = shown.communicate(timeout=60)
-    assert (shown.returncode, err) == (0, ""), out + err
+    shown, plain = checking(RANK="0", **rendezvous), checking("--json", RANK="1", **rendezvous)
+    done = shown.result()
+    out = done.stdout
+    assert (done.returncode, done.stderr) == (0, ""), out + done.stderr
     for stage in (
         "resolve: 127.0.0.1",
         "route: from",
@@ -87,8 +104,9 @@ def test_ranks_come_from_the_launchers_variables_and_stages_are_timed():
     ):
         assert f"✓  {stage}" in out
     assert "nothing failed" in out
-    document = json.loads(plain.communicate(timeout=60)[0])
-    assert (plain.returncode, document["findings"]) == (0, [])
+    done = plain.result()
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["findings"]) == (0, [])
     timings = {each["size_bytes"]: each["best_s"] for each in document["stages"][-1]["timings"]}
     assert set(timings) == {4, 1 << 10, 1 << 16, 1 << 20, 4 << 20}
 
@@ -96,12 +114,12 @@ def test_ranks_come_from_the_launchers_variables_and_stages_are_timed():
 @pytest.mark.slow
 def test_an_absent_rank_is_reported_after_the_timeout():
     port = str(free_port())
-    command = checked(
+    done = checking(
         "--wait", "1s", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port
-    )
-    out, err = command.communicate(timeout=60)
-    assert (command.returncode, err) == (1, "")
-    assert "node 1 of 2" in " ".join(out.split()) or "do not meet" in " ".join(out.split())
+    ).result()
+    assert (done.returncode, done.stderr) == (1, "")
+    out = " ".join(done.stdout.split())
+    assert "node 1 of 2" in out or "do not meet" in out
 
 
 @pytest.mark.slow
@@ -117,8 +135,8 @@ def test_a_failed_torch_import_on_one_rank_is_reported_on_all(tmp_path):
         "GLOO_SOCKET_IFNAME": "lo",
     }
     commands = [
-        checked("--json", RANK="0", **rendezvous),
-        checked("--json", RANK="1", PYTHONPATH=str(tmp_path), **rendezvous),
+        checking_in_new_interpreter("--json", RANK="0", **rendezvous),
+        checking_in_new_interpreter("--json", RANK="1", PYTHONPATH=str(tmp_path), **rendezvous),
     ]
     for command in commands:
         (claim,) = json.loads(command.communicate(timeout=60)[0])["findings"]
@@ -130,28 +148,21 @@ def test_a_failed_torch_import_on_one_rank_is_reported_on_all(tmp_path):
 @pytest.mark.slow
 def test_a_host_with_a_different_command_is_reported():
     port = str(free_port())
-    led = [
-        sys.executable,
-        "-m",
-        "holdfast",
-        "check",
+    words = (
         "--only",
         "swap",
         "--nnodes",
-        "2",
+        2,
         "--node-rank",
-        "0",
+        0,
         "--rdzv-endpoint",
         f"127.0.0.1:{port}",
-    ]
-    with subprocess.Popen(
-        led, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as leading:
-        command = checked(
-            "--json", RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port
-        )
-        out, err = command.communicate(timeout=60)
-        assert leading.communicate(timeout=60)[1] == ""
-    (claim,) = json.loads(out)["findings"]
-    assert (command.returncode, err, claim["cause"]) == (1, "", "launch-arguments-differ")
+    )
+    leading = RunningProgram("-m", "holdfast", "check", *words, folder=Path.cwd())
+    done = checking(
+        "--json", RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port
+    ).result()
+    assert leading.result().stderr == ""
+    (claim,) = json.loads(done.stdout)["findings"]
+    assert (done.returncode, done.stderr, claim["cause"]) == (1, "", "launch-arguments-differ")
     assert "run different commands" in claim["message"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.core.findings import Level, Verdict
 from holdfast.diagnose.dumps import dump_set, rules
+from tests.forked_programs import RunningProgram
 from tests.unit.diagnose.dump_factory import written
 from tests.unit.diagnose.many_dumps import Recorder, job, piece, table
 
@@ -338,17 +337,13 @@ def test_gloo_verdict_is_unknown_without_members() -> None:
 )
 def test_real_gloo_hang_is_attributed(fault: str, causes: set[str | None], tmp_path: Path) -> None:
     script = Path(__file__).with_name("hang_on_gloo.py")
-    command = [sys.executable, str(script)]
     ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store"), str(tmp_path), fault],
-            stderr=subprocess.PIPE,
-        )
+        RunningProgram(script, rank, tmp_path / "store", tmp_path, fault, folder=tmp_path)
         for rank in range(3)
     ]
     for each in ranks:
-        _, stderr = each.communicate(timeout=100)
-        assert each.returncode == 0, stderr.decode()
+        done = each.result()
+        assert done.returncode == 0, done.stderr
     verdict = rules.judge(
         dump_set.read_dumps(
             piece(each.name, each.read_bytes()) for each in tmp_path.glob("trace_rank_?")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from holdfast.core.errors import InvalidValue, UnknownName
 from holdfast.recorder import faults
 from holdfast.recorder.faults import Fault
+from tests.process.launched import Launched
 
 JOB = Path(__file__).parent / "faulty_job.py"
 
@@ -80,41 +78,17 @@ def test_every_fault_has_expected_causes() -> None:
 
 def inject_fault(kind: str, folder: Path) -> None:
     """Run the job with one fault and compare the verdict with the table."""
-    report = folder / "report.json"
-    options = [
-        "--inject",
-        f"{kind}@rank=1,step=20",
-        "--json-report",
-        str(report),
-        "--run-dir",
-        str(folder),
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "holdfast",
-        "run",
-        "--standalone",
-        "--nproc-per-node",
-        "3",
-        "--act-after",
-        "5s",
-    ]
-    process = subprocess.run(
-        [*command, *options, str(JOB)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-    )
-    root = json.loads(report.read_text())["verdict"]["root"]
-    assert (root["cause"] if root else None) in EXPECTED_CAUSES[kind], process.stderr
+    options = ["--standalone", "--nproc-per-node", 3, "--act-after", "5s"]
+    options += ["--inject", f"{kind}@rank=1,step=20", "--json-report", "report.json"]
+    job = Launched(folder, *options, JOB)
+    status = job.end()
+    root = job.json("report.json")["verdict"]["root"]
+    assert (root["cause"] if root else None) in EXPECTED_CAUSES[kind], job.output
     if root is None:
-        assert process.returncode == 0, process.stderr
+        assert status == 0, job.output
     else:
-        assert root["subject"]["rank"] == 1, process.stderr
-        assert process.returncode != 0
+        assert root["subject"]["rank"] == 1, job.output
+        assert status != 0
 
 
 @pytest.mark.slow

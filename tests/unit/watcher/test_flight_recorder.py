@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from holdfast.watcher.flight_recorder.dump_reader import (
     read,
 )
 from holdfast.watcher.flight_recorder.entries import EntryState
+from tests.forked_programs import RunningProgram
 from tests.unit.diagnose.dump_factory import BEGAN_NS, content, entry, until, written
 
 GLOO = Path(__file__).with_name("record_gloo.py")
@@ -45,14 +44,10 @@ def line_of(mark: str) -> int:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with real dumps of two ranks."""
     folder = tmp_path_factory.mktemp("gloo")
-    commands = [
-        [sys.executable, str(GLOO), str(rank), str(folder / "store"), str(folder)]
-        for rank in (0, 1)
-    ]
-    ranks = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
+    ranks = [RunningProgram(GLOO, rank, folder / "store", folder, folder=folder) for rank in (0, 1)]
     for each in ranks:
-        _, stderr = each.communicate(timeout=100)
-        assert each.returncode == 0, stderr.decode()
+        done = each.result()
+        assert done.returncode == 0, done.stderr
     return folder
 
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from holdfast.preflight.torch_smoke_test import SmokeTestOutcome, SmokeTestPlan
+from tests.forked_programs import RunningProgram
 from tests.network_namespaces import hosts, why_not
 from tests.ports import free_port
 
@@ -27,8 +28,8 @@ def port():
     return free_port()
 
 
-class Rank:
-    """A rank started with a plan."""
+class ForkedRank:
+    """A rank started with a plan, in processes that have torch imported."""
 
     def __init__(self, rank, world, port, variables=None, **own):
         plan = SmokeTestPlan(
@@ -41,11 +42,27 @@ class Rank:
                 **own,
             }
         )
+        command = (str(ONE_RANK), msgspec.json.encode(plan).decode())
+        self.start(command, {"GLOO_SOCKET_IFNAME": "lo"} | (variables or {}))
+
+    def start(self, command, variables):
+        self.program = RunningProgram(*command, folder=Path.cwd(), **variables)
+
+    def outcome(self):
+        done = self.program.result()
+        assert done.stderr == ""
+        return msgspec.json.decode(done.stdout, type=SmokeTestOutcome)
+
+
+class Rank(ForkedRank):
+    """A rank in new interpreters."""
+
+    def start(self, command, variables):
         self.process = subprocess.Popen(
-            [sys.executable, ONE_RANK, msgspec.json.encode(plan)],
+            [sys.executable, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"} | (variables or {}),
+            env=os.environ | variables,
         )
 
     def outcome(self):
@@ -57,7 +74,8 @@ class Rank:
 def run_ranks(world, port, odd=None, **own):
     """Return the outcomes of all ranks; the last rank has ``odd`` variables."""
     ranks = [
-        Rank(rank, world, port, odd if rank == world - 1 else None, **own) for rank in range(world)
+        ForkedRank(rank, world, port, odd if rank == world - 1 else None, **own)
+        for rank in range(world)
     ]
     return [rank.outcome() for rank in ranks]
 
@@ -119,7 +137,7 @@ def test_one_absent_process_of_several_is_reported_once(port):
 
 
 def test_an_absent_rank_is_reported(port):
-    outcome = Rank(0, 2, port, wait_s=2.0).outcome()
+    outcome = ForkedRank(0, 2, port, wait_s=2.0).outcome()
     (failure,) = outcome.failures
     assert (failure.rank, failure.stage, failure.missing) == (0, "store", (1,))
 
@@ -137,7 +155,7 @@ def test_a_failure_on_one_rank_is_reported_to_the_others_at_once(port):
 
 def test_a_port_in_use_is_reported(port):
     with socket.create_server(("", port)):
-        (failure,) = Rank(0, 2, port).outcome().failures
+        (failure,) = ForkedRank(0, 2, port).outcome().failures
     assert (failure.rank, failure.stage) == (0, "store")
     assert "EADDRINUSE" in failure.why
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from holdfast.training.collectives.compression import (
     compress,
     measure_link,
 )
+from tests.forked_programs import RunningProgram
 from tests.unit.training.collectives.ranks import run
 
 pytestmark = pytest.mark.slow
@@ -177,20 +176,8 @@ def test_timing_is_described() -> None:
 
 
 def test_measurement_from_the_command_line(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--standalone",
-        "-m",
-        "holdfast.training.collectives",
-        "--measure",
-        "--mb",
-        "0.5",
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=110, cwd=tmp_path, check=False
-    )
+    command = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m"]
+    command += ["holdfast.training.collectives", "--measure", "--mb", "0.5"]
+    done = RunningProgram(*command, folder=tmp_path).result()
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["bf16", "fp16", "powersgd"]
