@@ -113,6 +113,8 @@ def check_python(text: str) -> None:
             assert {each.name for each in node.names} <= names, node.module
         elif isinstance(node, ast.Attribute) and (path := path_of(node)).startswith("holdfast."):
             check_path(path.split(".")[1:])
+        elif isinstance(node, ast.Call) and (path := path_of(node.func)).startswith("holdfast."):
+            check_keywords(path.split(".")[1:], [each.arg for each in node.keywords if each.arg])
 
 
 def check_path(parts: list[str]) -> None:
@@ -120,6 +122,32 @@ def check_path(parts: list[str]) -> None:
     assert parts[0] in {*holdfast.__all__, "training"}, parts
     if parts[0] in holdfast._MODULES and len(parts) > 1:
         assert parts[1] in names_of(holdfast._LAZY[parts[0]]), parts
+
+
+def check_keywords(parts: list[str], used: list[str]) -> None:
+    """Check the keyword arguments of a call, unless the function takes any."""
+    module = holdfast._LAZY[parts[0]]
+    if parts[0] in holdfast._MODULES:
+        tree = ast.parse(source_of(module).read_text())
+        imports = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
+        module = next(
+            (str(each.module) for each in imports if parts[1] in {n.name for n in each.names}),
+            module,
+        )
+    functions = functions_of(ast.parse(source_of(module).read_text()), parts[-1])
+    if functions and not any(each.args.kwarg for each in functions):
+        names = {arg.arg for each in functions for arg in (*each.args.args, *each.args.kwonlyargs)}
+        assert set(used) <= names, parts
+
+
+def functions_of(tree: ast.Module, name: str) -> list[ast.FunctionDef]:
+    """Return a function with its overloads, or the constructor of a class."""
+    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
+    for each in tree.body:
+        if isinstance(each, ast.ClassDef) and each.name == name:
+            functions = [part for part in each.body if isinstance(part, ast.FunctionDef)]
+            name = "__init__"
+    return [each for each in functions if each.name == name]
 
 
 def path_of(node: ast.expr) -> str:
@@ -132,10 +160,9 @@ def names_of(module: str) -> set[str]:
     """Return the names of a module of holdfast, from its source and its submodules."""
     if module == "holdfast":
         return set(holdfast.__all__)
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    below = {each.stem for each in path.glob("*.py")} if path.is_dir() else set()
-    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    names = set(below)
+    source = source_of(module)
+    package = source.name == "__init__.py"
+    names = {each.stem for each in source.parent.glob("*.py")} if package else set()
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
@@ -143,9 +170,14 @@ def names_of(module: str) -> set[str]:
             names |= {each.id for each in node.targets if isinstance(each, ast.Name)}
         elif isinstance(node, ast.ImportFrom):
             names |= {each.asname or each.name for each in node.names}
-        elif isinstance(node, ast.Constant) and source.name == "__init__.py":
+        elif isinstance(node, ast.Constant) and package:
             names.add(str(node.value))  # `__all__`, tables of lazy names
     return names
+
+
+def source_of(module: str) -> Path:
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 PARSERS: dict[str, Any] = {
@@ -180,7 +212,12 @@ def test_the_checks_can_fail():
     for words in (["run", "--no-such-option", "train.py"], ["lint", "--nothing"], ["lynt"]):
         with pytest.raises((AssertionError, click.UsageError)):
             check_command(words)
-    for text in ("holdfast.comm.all_reduced(loss)", "from holdfast import nothing", "def"):
+    for text in (
+        "holdfast.comm.all_reduced(loss)",
+        "holdfast.comm.agree(stop, within=5)",
+        "from holdfast import nothing",
+        "def",
+    ):
         with pytest.raises((AssertionError, SyntaxError)):
             check_python(text)
 
