@@ -161,6 +161,11 @@ def test_help_as_a_command_leads_to_the_option(capsys, group, words):
     )
 
 
+def test_a_script_as_a_command_leads_to_run(capsys):
+    expected = "holdfast: unknown command 'train.py'; run a script with: holdfast run train.py\n"
+    assert ended(capsys, "train.py") == (2, "", expected)
+
+
 def test_without_a_command_the_help_is_shown(capsys):
     status, _, err = ended(capsys)
     assert status == 2
