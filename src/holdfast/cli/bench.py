@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.general_options import GroupedCommand, OutputFile, add_general_options
+from holdfast.cli.general_options import (
+    GroupedCommand,
+    OutputFile,
+    add_general_options,
+    require_torch,
+)
 from holdfast.core.errors import InvalidValue, MissingFile, UnknownName
 
 if TYPE_CHECKING:
@@ -258,6 +263,7 @@ def command(**options: Any) -> int:
 
     request = _build_request(options)
     _check_folders(options)
+    require_torch()
     printer = TablePrinter(sys.stdout, live=len(request.algorithms) == 1, quiet=options["as_json"])
     result = run_bench(
         request,

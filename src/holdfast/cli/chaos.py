@@ -13,7 +13,7 @@ import click
 
 from holdfast.chaos.reliability import ScenarioOutcome
 from holdfast.chaos.scenario import Scenario
-from holdfast.cli.general_options import OutputFile
+from holdfast.cli.general_options import OutputFile, require_torch
 from holdfast.core.errors import InvalidValue
 from holdfast.core.exit_status import ERRORS_FOUND, OK
 from holdfast.core.text import format_duration
@@ -112,6 +112,7 @@ def run_scenarios(
     since = time.time() - 3600 * resume_h
     recent = {outcome.name for outcome in earlier if outcome.passed and outcome.at > since}
     pending = [scenario for scenario in _select_share(chosen, share) if scenario.name not in recent]
+    require_torch()
     return _run_pending(pending, earlier, results)
 
 

@@ -15,6 +15,13 @@ from holdfast.core.errors import HoldfastError, InternalError, UnknownName
 Table = Mapping[str, tuple[str, str]]
 
 
+def _step_after(name: str, group: str) -> str | None:
+    """Return what to do instead of the unknown command ``name`` of ``group``, if it is clear."""
+    if name == "help":
+        return f"use: {group} --help"
+    return f"run a script with: holdfast run {name}" if name.endswith(".py") else None
+
+
 class TableGroup(click.Group):
     """A group whose ``--help`` imports no command."""
 
@@ -29,7 +36,7 @@ class TableGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """Return the command. Raises UnknownName."""
         if cmd_name not in self.table:
-            step = f"use: {ctx.command_path} --help" if cmd_name == "help" else None
+            step = _step_after(cmd_name, ctx.command_path)
             raise UnknownName("command", cmd_name, self.table, next_step=step)
         command = import_module(self.table[cmd_name][0]).command
         if not isinstance(command, click.Command):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
 from holdfast import __version__
-from holdfast.core.errors import MissingFile
+from holdfast.core.errors import MissingExtra, MissingFile
 from holdfast.core.settings import disable_colors
 from holdfast.core.similar_paths import similar_path
 
@@ -92,6 +93,12 @@ def print_traceback_if_verbose(error: Exception) -> None:
     """Print the traceback of the user's or the machine's error if ``--verbose`` is set."""
     if verbosity() > 0:
         traceback.print_exception(error)
+
+
+def require_torch() -> None:
+    """Raise MissingExtra if torch is not installed, before a command starts ranks."""
+    if find_spec("torch") is None:
+        raise MissingExtra("torch")
 
 
 def suggest_path(error: MissingFile) -> MissingFile:

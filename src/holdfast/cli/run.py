@@ -203,8 +203,8 @@ def _explain_unknown_option(error: InvalidValue, arguments: Sequence[str]) -> Us
     if name is None:
         return error
     unknown = UnknownName("option", name, (*OPTIONS, *torchrun_flags()))
-    if not unknown.near:
-        unknown.next_step = _SEE_HELP
+    step = unknown.next_step if unknown.near else _SEE_HELP
+    unknown.next_step = f"{step} (options of the script follow its name)"
     return unknown
 
 

@@ -144,6 +144,28 @@ def test_a_misspelled_option_is_a_usage_error(capsys):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("arguments", [("bench",), ("chaos", "run", "sigkill-middle")])
+def test_a_command_that_starts_ranks_requires_torch(capsys, monkeypatch, arguments):
+    options = import_module("holdfast.cli.general_options")
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    expected = "PyTorch is not installed in this environment; install it with: pip install torch\n"
+    assert ended(capsys, *arguments) == (2, "", f"holdfast: {expected}")
+
+
+@pytest.mark.parametrize(("group", "words"), [("", ()), (" ckpt", ("ckpt",))])
+def test_help_as_a_command_leads_to_the_option(capsys, group, words):
+    assert ended(capsys, *words, "help") == (
+        2,
+        "",
+        f"holdfast: unknown command 'help'; use: holdfast{group} --help\n",
+    )
+
+
+def test_a_script_as_a_command_leads_to_run(capsys):
+    expected = "holdfast: unknown command 'train.py'; run a script with: holdfast run train.py\n"
+    assert ended(capsys, "train.py") == (2, "", expected)
+
+
 def test_without_a_command_the_help_is_shown(capsys):
     status, _, err = ended(capsys)
     assert status == 2

@@ -54,6 +54,10 @@ REFUSED = {
         "unknown option --max-restart-count",
         "did you mean --max-restarts",
     ),
+    ("--nproc-per-node", "2", "--lr", "0.1", "train.py"): (
+        "options of the script follow its name",
+    ),
+    ("sh", "train.py"): ("sh is a program: name the script itself",),
     ("--nproc-per-node", "2"): ("training_script",),
     ("--nproc-pernode=2",): ("--nproc-pernode", "did you mean --nproc-per-node"),
     ("--nproc-pernode", "2", "train.py"): ("--nproc-pernode", "did you mean --nproc-per-node"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.live_state import LiveState, SeriesPoint
+from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.serve.live import reader, reports, runs
 from holdfast.serve.metrics import samples
 from holdfast.serve.terminal import rows
@@ -59,6 +60,14 @@ def test_a_stale_state_is_shown_and_called_out_of_date(tmp_path):
     assert reading.state is not None
     assert reading.stale
     assert reading.problems == ("the live state is out of date: written 2 min 05 s ago",)
+
+
+def test_the_state_of_a_run_that_ended_is_not_out_of_date(tmp_path):
+    write(tmp_path, 0, state())
+    Ledger(tmp_path).add(LedgerRecord(event=LedgerEvent.ENDED, at=AT, host="a", status=0))
+    reading = reader.read_live(tmp_path, AT + 125)
+    assert reading.stale
+    assert reading.problems == ("the run ended with status 0; this is its last state",)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from holdfast.core.text import os_error_reason
 
 BOOTSTRAP = "holdfast.recorder.bootstrap"
 _SEE_HELP = "see holdfast run --help"
+#: After ``holdfast run python train.py`` or ``holdfast run torchrun train.py``.
+_NAME_SCRIPT = "{subject} is a program: name the script itself, `holdfast run [OPTIONS] train.py`"
 _SAVE_IT = "save it to a file"
 
 
@@ -144,7 +146,8 @@ def _check_script(options: argparse.Namespace) -> None:
             script, why="it is not a file, and every rank reads the script", next_step=_SAVE_IT
         )
     elif not file.exists():
-        raise MissingFile(script)
+        is_program = "/" not in script and shutil.which(script) is not None
+        raise MissingFile(script, next_step=_NAME_SCRIPT if is_program else None)
     elif file.is_dir() and not (file / "__main__.py").exists():
         raise MissingFile(script, why="it is a folder without __main__.py")
     elif file.is_file() and _starts_with(file, b"\x7fELF"):

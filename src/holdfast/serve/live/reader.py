@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.core.documents import decode_document, read_bounded
+from holdfast.core.errors import HoldfastError
 from holdfast.core.live_state import (
     MAX_SERIES_BYTES,
     MAX_STATE_BYTES,
@@ -25,6 +26,7 @@ from holdfast.core.live_state import (
     SeriesPoint,
 )
 from holdfast.core.text import format_duration, os_error_reason
+from holdfast.launcher.ledger import LedgerEvent, read_ledger
 
 #: A state is stale after this many of its periods, and at least this many seconds.
 STALE_PERIODS, STALE_S = 5, 10.0
@@ -56,7 +58,17 @@ class LiveFiles(msgspec.Struct, frozen=True):
 
 def read_live(folder: Path, now: float) -> LiveReading:
     """Return the state of the newest generation; of two leaders, the one that wrote last."""
-    return select_state(read_files(folder), now)
+    return select_state(read_files(folder), now, _describe_end(folder))
+
+
+def _describe_end(folder: Path) -> str:
+    """Return how the run ended; empty if its ledger has no end or cannot be read."""
+    try:
+        records = read_ledger(folder)
+    except HoldfastError:
+        return ""
+    ends = [record for record in records if record.event is LedgerEvent.ENDED]
+    return f"the run ended with status {ends[-1].status}; this is its last state" if ends else ""
 
 
 def read_files(folder: Path) -> LiveFiles:
@@ -76,8 +88,11 @@ def read_files(folder: Path) -> LiveFiles:
     return LiveFiles(tuple(states), tuple(problems))
 
 
-def select_state(files: LiveFiles, now: float) -> LiveReading:
-    """Return the state to show at ``now``, how old it is, and what was wrong."""
+def select_state(files: LiveFiles, now: float, end: str = "") -> LiveReading:
+    """Return the state to show at ``now``, how old it is, and what was wrong.
+
+    ``end`` describes how the run ended, and explains why its state is old.
+    """
     states, problems = files.states, list(files.problems)
     if not states:
         return LiveReading(problems=tuple(problems))
@@ -94,7 +109,8 @@ def select_state(files: LiveFiles, now: float) -> LiveReading:
             f"{newest.generation}) is shown, {others} is ignored"
         )
     if stale:
-        problems.append(f"the live state is out of date: written {format_duration(age_s)} ago")
+        old = f"the live state is out of date: written {format_duration(age_s)} ago"
+        problems.append(end or old)
     return LiveReading(state=newest, age_s=round(age_s, 1), stale=stale, problems=tuple(problems))
 
 
