@@ -148,10 +148,7 @@ class InterpreterState:
 
     def evaluate_test(self, frame: Frame, node: ast.expr) -> Value:
         """Return the value of ``node`` as a test."""
-        value = as_test(self.evaluate(frame, node))
-        if value.content and isinstance(node, (ast.Name, ast.Attribute)):
-            # a path with the time or host in its name is not empty on any rank
-            value = replace(value, content=without_kinds(value.content, _NEVER_EMPTY))
+        value = self.as_presence(node, as_test(self.evaluate(frame, node)))
         if COUNT not in value.objects:
             return value
         return replace(
@@ -159,6 +156,13 @@ class InterpreterState:
             content=merge_taint(value.content, self.taint_source(frame, TaintKind.DATA, node)),
             objects=(),
         )
+
+    @staticmethod
+    def as_presence(node: ast.expr, value: Value) -> Value:
+        """Return a tested value: a path with the time or host in its name is empty on no rank."""
+        if value.content and isinstance(node, (ast.Name, ast.Attribute)):
+            return replace(value, content=without_kinds(value.content, _NEVER_EMPTY))
+        return value
 
     def run_block(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
         """Run statements until one leaves the block."""
