@@ -312,7 +312,11 @@ def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ..
     )
     if len(objects) > MAX_OBJECTS:
         objects = _without_sites(objects)
-    if objects and not all(value.objects or value.const is None for value in candidates):
+    if (
+        objects
+        and UNKNOWN_OBJECT not in objects
+        and not all(value.objects or value.const is None for value in candidates)
+    ):
         objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
     return objects
 

@@ -29,6 +29,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     FunctionObject,
     Instance,
+    reuse_methods,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -240,6 +241,7 @@ class InterpreterState:
         if not value.absent and value.const is not None and NONE_OBJECT not in value.objects:
             cls.always_set.add(name)
         old = cls.attributes.get(name)
+        value = value if old is None else reuse_methods(old, value)
         if name in cls.always_set:
             value = replace(value, absent=())
             old = replace(old, absent=()) if old is not None else None
@@ -255,7 +257,7 @@ class InterpreterState:
         if self.in_tests and not module.is_test:
             return
         old = module.variables.get(name)
-        new = value if old is None else join_values((old, value))
+        new = value if old is None else join_values((old, reuse_methods(old, value)))
         if new != old:
             module.variables[name] = new
             self.summaries.record_write(module, name)
