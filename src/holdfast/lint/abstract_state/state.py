@@ -95,6 +95,7 @@ class InterpreterState:
         self.group_timeouts: set[str] = set()
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
         self.reassigned_attributes: dict[int, set[int]] = {}
+        self._written: dict[tuple[str, str], Value] = {}
         self._seeds: dict[str, dict[SourceLine, Taint]] = {}
         self.root: Function | None = None
         self._creating_roots: dict[SourceLine, set[Function | None]] = {}
@@ -258,6 +259,12 @@ class InterpreterState:
             return
         old = module.variables.get(name)
         new = value if old is None else join_values((old, reuse_methods(old, value)))
-        if new != old:
-            module.variables[name] = new
+        if new == old:
+            return
+        module.variables[name] = new
+        # the module's own code sets the variable anew in each round
+        written = self._written.get((module.name, name))
+        joined = new if written is None else join_values((written, reuse_methods(written, new)))
+        if joined != written:
+            self._written[module.name, name] = joined
             self.summaries.record_write(module, name)
