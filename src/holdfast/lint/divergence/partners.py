@@ -56,20 +56,18 @@ def _is_worker_loop(divergence: Divergence, branch: Branch) -> bool:
     They wait for requests, which the root sends from elsewhere: a server, a callback.
     """
     op = divergence.op
-    return (
-        op is not None
-        and op.name in _RECEIVING
-        and any(_receives_endlessly(side, op, 0) for side in (branch.yes, branch.no))
+    return op is not None and any(
+        _receives_endlessly(side, op, 0) for side in (branch.yes, branch.no)
     )
 
 
 def _receives_endlessly(path: Sequence[Effect], op: Operation, depth: int) -> bool:
-    """Return True if the first collective of an endless loop is this one."""
+    """Return True if an endless loop begins with this collective, and receives something."""
     for effect in path:
         match effect:
             case LoopEffect(text=text, body=body) if _ENDLESS_LOOP.match(text):
-                first = next(iter_operations(body), None)
-                if first is not None and first[0] is op:
+                found = [each for each, _ in islice(iter_operations(body), _MAX_OPERATIONS)]
+                if found[:1] == [op] and any(each.name in _RECEIVING for each in found):
                     return True
                 continue
             case FunctionCall(callee=callee) if callee.sequence and depth < _MAX_DEPTH:

@@ -62,6 +62,7 @@ PROGRAMS = {
             def receive(self):
                 while True:
                     command = torch.zeros(1)
+                    dist.barrier()
                     dist.broadcast(command, 0)
                     self.step(command)
 
