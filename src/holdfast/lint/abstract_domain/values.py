@@ -273,11 +273,14 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         stored_in=tuple(dict.fromkeys(home for value in candidates for home in value.stored_in))[
             :MAX_OBJECTS
         ],
-        # the last rank has the rest
-        ragged=CLAMPED
-        if selector and is_rank_only(selector)
-        else max(value.ragged for value in candidates),
+        ragged=_join_ragged(candidates, selector),
     )
+
+
+def _join_ragged(candidates: Sequence[Value], selector: Taint) -> int:
+    if selector and is_rank_only(selector):
+        return CLAMPED  # the last rank has the rest
+    return max(value.ragged for value in candidates)
 
 
 def _join_orders(candidates: Sequence[Value]) -> Taint:
