@@ -4,7 +4,8 @@ Usage: ``python -m benchmarks.lint_repos LIST JUDGEMENTS [--unjudged FILE] [--st
 CSV with the columns ``repo,path,commit``: a name, a git repository on this machine, and what to
 check out. JUDGEMENTS is a CSV with ``repo,file,line,rule,judgement,why``; a judgement is ``true``
 (the ranks hang, differ or lose data in a run that a user may start), ``plausible`` (not without
-knowledge of the callers) or ``false``. Prints the judgements by level and rule, and false findings
+knowledge of the callers) or ``false``. The column ``counted`` of both names the date and the linter
+of a count. Prints the judgements by level and rule, and false findings
 per 20,000 lines; ``--unjudged`` writes the findings without a judgement in the same format.
 """
 

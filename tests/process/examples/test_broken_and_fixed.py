@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from docs.examples_page import BROKEN_AND_FIXED, EXAMPLES
 from docs.generate import PAGES
+from tests.process.launched import Launched
 from tests.unit.cli.in_process import run_holdfast
 
 #: Cause and line that holdfast run and lint report.
@@ -47,16 +45,13 @@ def test_the_gallery_is_current_and_complete():
     assert page.read_text() == PAGES["examples.md"](), "run: python docs/generate.py"
 
 
-def check_run(name: str, version: str, folder: Path) -> None:
-    report, script = folder / "report.json", EXAMPLES / name / version
-    command = [sys.executable, "-m", "holdfast", "run", "--standalone", "--nproc-per-node", "2"]
-    options = ["--run-dir", str(folder), "--act-after", "5s", "--json-report", str(report)]
-    done = subprocess.run(
-        [*command, *options, str(script)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == (version == "broken.py"), done.stderr
+def check_run(name: str, version: str, folder: Path, **how: bool) -> None:
+    options = ["--standalone", "--nproc-per-node", 2, "--act-after", "5s"]
+    script = EXAMPLES / name / version
+    job = Launched(folder, *options, "--json-report", "report.json", script, **how)
+    assert job.end() == (version == "broken.py"), job.output
     if version == "broken.py":
-        root = json.loads(report.read_text())["verdict"]["root"]
+        root = job.json("report.json")["verdict"]["root"]
         cause, line = EXPECTED[name]
         assert (root["cause"], root["subject"]["line"]) == (cause, line_of(script, line))
 
@@ -73,4 +68,4 @@ def test_run_names_the_cause_of_a_broken_one(tmp_path):
 def test_run_names_the_cause_of_every_broken_one(name, version, tmp_path):
     if name in {"deepspeed", "accelerate", "lightning", "transformers"}:
         pytest.importorskip(name)
-    check_run(name, version, tmp_path)
+    check_run(name, version, tmp_path, new_ranks=True)

@@ -266,10 +266,7 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         stored_in=tuple(dict.fromkeys(home for value in candidates for home in value.stored_in))[
             :MAX_OBJECTS
         ],
-        # the last rank has the rest
-        ragged=CLAMPED
-        if selector and is_rank_only(selector)
-        else max(value.ragged for value in candidates),
+        ragged=_join_ragged(candidates, selector),
     )
 
 
@@ -280,6 +277,12 @@ def _join_items(candidates: Sequence[Value], selector: Taint) -> tuple[Value, ..
         return None
     columns = zip(*(value.items or () for value in candidates), strict=True)
     return tuple(join_values(column, selector) for column in columns)
+
+
+def _join_ragged(candidates: Sequence[Value], selector: Taint) -> int:
+    if selector and is_rank_only(selector):
+        return CLAMPED  # the last rank has the rest
+    return max(value.ragged for value in candidates)
 
 
 def _join_orders(candidates: Sequence[Value]) -> Taint:
@@ -314,7 +317,11 @@ def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ..
     )
     if len(objects) > MAX_OBJECTS:
         objects = _without_sites(objects)
-    if objects and not all(value.objects or value.const is None for value in candidates):
+    if (
+        objects
+        and UNKNOWN_OBJECT not in objects
+        and not all(value.objects or value.const is None for value in candidates)
+    ):
         objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
     return objects
 

@@ -294,6 +294,27 @@ def library_class_names(value: Value | None) -> list[str]:
     return [obj.name for obj in value.objects_of(LibraryInstance)] if value is not None else []
 
 
+def reuse_methods(old: Value, new: Value) -> Value:
+    """Return the new value with methods of the old one in place of equal ones.
+
+    Methods have no equality, and each run creates its own.
+    """
+    known = {_method_key(obj): obj for obj in old.objects if isinstance(obj, LibraryMethod)}
+    if not known or not any(isinstance(obj, LibraryMethod) for obj in new.objects):
+        return new
+    objects = (
+        known.get(_method_key(obj), obj) if isinstance(obj, LibraryMethod) else obj
+        for obj in new.objects
+    )
+    return msgspec.structs.replace(new, objects=tuple(dict.fromkeys(objects)))
+
+
+def _method_key(method: LibraryMethod) -> tuple[Any, ...]:
+    receiver = method.receiver
+    kinds = [taint_kinds(part) for part in (receiver.content, receiver.length, receiver.absent)]
+    return (method.owner, method.name, receiver.agreed, receiver.known, *kinds)
+
+
 def element_of(over: Value) -> Value:
     """Return one element of an iterable."""
     if over.items:

@@ -29,6 +29,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     FunctionObject,
     Instance,
+    reuse_methods,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -94,6 +95,7 @@ class InterpreterState:
         self.group_timeouts: set[str] = set()
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
         self.reassigned_attributes: dict[int, set[int]] = {}
+        self._written: dict[str, dict[str, Value]] = {}
         self._seeds: dict[str, dict[SourceLine, Taint]] = {}
         self.root: Function | None = None
         self._creating_roots: dict[SourceLine, set[Function | None]] = {}
@@ -148,10 +150,7 @@ class InterpreterState:
 
     def evaluate_test(self, frame: Frame, node: ast.expr) -> Value:
         """Return the value of ``node`` as a test."""
-        value = as_test(self.evaluate(frame, node))
-        if value.content and isinstance(node, (ast.Name, ast.Attribute)):
-            # a path with the time or host in its name is not empty on any rank
-            value = replace(value, content=without_kinds(value.content, _NEVER_EMPTY))
+        value = self.as_presence(node, as_test(self.evaluate(frame, node)))
         if COUNT not in value.objects:
             return value
         return replace(
@@ -159,6 +158,13 @@ class InterpreterState:
             content=merge_taint(value.content, self.taint_source(frame, TaintKind.DATA, node)),
             objects=(),
         )
+
+    @staticmethod
+    def as_presence(node: ast.expr, value: Value) -> Value:
+        """Return a tested value: a path with the time or host in its name is empty on no rank."""
+        if value.content and isinstance(node, (ast.Name, ast.Attribute)):
+            return replace(value, content=without_kinds(value.content, _NEVER_EMPTY))
+        return value
 
     def run_block(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
         """Run statements until one leaves the block."""
@@ -236,6 +242,7 @@ class InterpreterState:
         if not value.absent and value.const is not None and NONE_OBJECT not in value.objects:
             cls.always_set.add(name)
         old = cls.attributes.get(name)
+        value = value if old is None else reuse_methods(old, value)
         if name in cls.always_set:
             value = replace(value, absent=())
             old = replace(old, absent=()) if old is not None else None
@@ -246,12 +253,26 @@ class InterpreterState:
         if changed or new != old:
             self.summaries.record_write(cls, name)
 
+    def restore_written(self, module: Module) -> None:
+        """Join what functions wrote in earlier rounds into variables that the module set anew."""
+        for name, written in self._written.get(module.name, {}).items():
+            own = module.variables.get(name)
+            if own is not None:
+                module.variables[name] = join_values((own, reuse_methods(own, written)))
+
     def write_variable(self, module: Module, name: str, value: Value) -> None:
         """Join a value into a variable of a module."""
         if self.in_tests and not module.is_test:
             return
         old = module.variables.get(name)
-        new = value if old is None else join_values((old, value))
-        if new != old:
-            module.variables[name] = new
+        new = value if old is None else join_values((old, reuse_methods(old, value)))
+        if new == old:
+            return
+        module.variables[name] = new
+        # the module's own code sets the variable anew in each round
+        known = self._written.setdefault(module.name, {})
+        written = known.get(name)
+        joined = new if written is None else join_values((written, reuse_methods(written, new)))
+        if joined != written:
+            known[name] = joined
             self.summaries.record_write(module, name)

@@ -17,10 +17,14 @@ from holdfast.lint.abstract_domain.effects import (
     iter_events,
     iter_operations,
 )
+from holdfast.lint.divergence.conditions import Conditions, conditions_of_side, decided_by
 from holdfast.lint.divergence.futures import Goal, LoopHead
 
 #: Maximum number of operations of a path to search, and of calls to enter.
 _MAX_OPERATIONS, _MAX_DEPTH = 2000, 12
+_RECEIVING = frozenset({
+    "broadcast", "broadcast_object_list", "broadcast_object", "scatter", "scatter_object_list",
+})  # fmt: skip
 _ENDLESS_LOOP = re.compile(r"while (?:True|1)\b")
 #: A test of whether something has been set up.
 _EXISTENCE_TEST = re.compile(r"initiali[sz]ed|is (?:not )?None|\bnot in\b|hasattr|exists")
@@ -28,7 +32,11 @@ _EXISTENCE_TEST = re.compile(r"initiali[sz]ed|is (?:not )?None|\bnot in\b|hasatt
 
 def unproved_reason(divergence: Divergence, branch: Branch) -> str:
     """Return why a divergence of a test of the rank is not proved; empty if it is."""
-    if _may_have_partner(divergence, branch):
+    if (
+        _may_have_partner(divergence, branch)
+        or _is_worker_loop(divergence, branch)
+        or _is_contradicted(divergence, branch)
+    ):
         return HAS_PARTNER
     return MAY_EXIST if _is_created_lazily(divergence, branch) else ""
 
@@ -40,6 +48,73 @@ def _may_have_partner(divergence: Divergence, branch: Branch) -> bool:
         return False
     sides = [list(_occurrences(side, op.name)) for side in (branch.yes, branch.no)]
     return all(sides) and any(depends for side in sides for depends in side)
+
+
+def _is_worker_loop(divergence: Divergence, branch: Branch) -> bool:
+    """Return True if the ranks of one side receive in an endless loop.
+
+    They wait for requests, which the root sends from elsewhere: a server, a callback.
+    """
+    op = divergence.op
+    return op is not None and any(
+        _receives_endlessly(side, op, 0) for side in (branch.yes, branch.no)
+    )
+
+
+def _receives_endlessly(path: Sequence[Effect], op: Operation, depth: int) -> bool:
+    """Return True if an endless loop begins with this collective, and receives something."""
+    for effect in path:
+        match effect:
+            case LoopEffect(text=text, body=body) if _ENDLESS_LOOP.match(text):
+                found = [each for each, _ in islice(iter_operations(body), _MAX_OPERATIONS)]
+                if found[:1] == [op] and any(each.name in _RECEIVING for each in found):
+                    return True
+                continue
+            case FunctionCall(callee=callee) if callee.sequence and depth < _MAX_DEPTH:
+                inner: tuple[Effect, ...] = callee.path
+            case Branch(yes=yes, no=no):
+                inner = (*yes, *no)
+            case Try(body=body):
+                inner = body
+            case _:
+                continue
+        if _receives_endlessly(inner, op, depth + 1):
+            return True
+    return False
+
+
+def _is_contradicted(divergence: Divergence, branch: Branch) -> bool:
+    """Return True if the opposite of the branch's test leads to the collective below it."""
+    op = divergence.op
+    sides = ((branch.yes, True), (branch.no, False))
+    return op is not None and any(
+        _below_opposite(side, op, conditions_of_side(branch.text, answer=answer), 0)
+        for side, answer in sides
+    )
+
+
+def _below_opposite(
+    path: Sequence[Effect], op: Operation, conditions: Conditions, depth: int
+) -> bool:
+    for effect in path:
+        match effect:
+            case Branch(text=text, yes=yes, no=no):
+                answer = decided_by(conditions, text)
+                excluded = () if answer is None else no if answer else yes
+                if any(found is op for found, _ in islice(iter_operations(excluded), 100)):
+                    return True
+                inner: tuple[Effect, ...] = (*yes, *no)
+            case FunctionCall(callee=callee) if callee.sequence and depth < _MAX_DEPTH:
+                inner = callee.path
+            case LoopEffect(body=body, orelse=after):
+                inner = (*body, *after)
+            case Try(body=body):
+                inner = body
+            case _:
+                continue
+        if _below_opposite(inner, op, conditions, depth + 1):
+            return True
+    return False
 
 
 def enters(path: Sequence[Effect], op: Operation) -> bool:

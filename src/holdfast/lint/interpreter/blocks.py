@@ -102,7 +102,7 @@ class BlockExecutor:
         if isinstance(node, ast.Call) and LibraryName("contextlib.suppress") in (
             self.state.evaluate(frame, node.func).objects
         ):
-            return [", ".join(map(self.state.unparse, node.args))]
+            return [", ".join(map(self.state.unparse, node.args))] if node.args else []
         last = frame.effects[-1] if frame.effects else None
         if not isinstance(last, FunctionCall) or YIELD_MARKER not in last.callee.tags:
             return []

@@ -174,6 +174,7 @@ class ExpressionEvaluator:
                         )
                     )
             values.append(value)
+            value = values[-1] = self.state.as_presence(operand, value)
             control = merge_taint(control, as_test(value).content)
             truth = truth_value(value)
             if truth is not None and truth is isinstance(node.op, ast.Or):

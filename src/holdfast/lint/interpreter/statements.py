@@ -168,11 +168,7 @@ class StatementExecutor:
             self.state.run_block(frame, node.body if known else node.orelse)
             frame.lazily_created = (*lazy, *created)
             return
-        if (
-            test.content
-            and is_rank_only(test.content)
-            and (fills_cache(node, absent) if absent else returns_cached(node) or created)
-        ):
+        if _tests_own_cache(node, test, absent, created):
             test = replace(test, content=())  # each rank has its own key and misses equally often
         names = frame.scope.names
         before = dict(names)
@@ -411,3 +407,12 @@ def _record_exit(frame: Frame, node: ast.AST, keyword: str, exception: str = "")
         keyword = UNSHARED_EXIT
     frame.add_effect(ExitEffect(keyword, frame.location(node), exception))
     frame.ended = True
+
+
+def _tests_own_cache(
+    node: ast.If, test: Value, absent: tuple[str, ...], created: tuple[str, ...]
+) -> bool:
+    """Return True for a test by the rank if its own entry or object exists already."""
+    if not test.content or not is_rank_only(test.content):
+        return False
+    return fills_cache(node, absent) if absent else returns_cached(node) or bool(created)

@@ -8,7 +8,7 @@ from holdfast.lint.options import LintOptions
 from holdfast.lint.run import lint_paths
 
 HEAD = """\
-import queue, random, threading, time
+import contextlib, queue, random, threading, time
 import torch
 import torch.distributed as dist
 import elsewhere
@@ -45,7 +45,7 @@ PROGRAMS = {
                 batch.append(requests.get())
                 if len(batch) > 3:
                     print(batch)
-                    dist.broadcast_object_list(batch)  # good
+                    dist.all_gather_object(batch, 0)  # good
 
         def worker(app):
             if rank == 0:
@@ -54,8 +54,58 @@ PROGRAMS = {
             else:
                 while True:
                     box = [None]
-                    dist.broadcast_object_list(box)  # bad found
-                    dist.broadcast_object_list(box)  # good
+                    dist.all_gather_object(box, rank)  # bad found
+                    dist.all_gather_object(box, rank)  # good
+        """,
+    "workers that receive in an endless loop": """
+        class Server:
+            def receive(self):
+                while True:
+                    command = torch.zeros(1)
+                    dist.barrier()
+                    dist.broadcast(command, 0)
+                    self.step(command)
+
+            def run(self, service):
+                if rank == 0:
+                    service.bind(self.request)
+                    service.serve()
+                elif self.once:  # bad
+                    dist.broadcast(torch.zeros(1), 0)  # bad found
+                elif not self.dry:
+                    print("worker")
+                    self.receive()  # good
+
+            def request(self, value):
+                dist.broadcast(value, 0)
+        """,
+    "a barrier for the ranks that a test above excludes": """
+        def load(split):
+            if rank not in (-1, 0) and split == "train":  # good
+                dist.barrier()  # good
+            if split == "train":  # bad
+                dist.barrier()  # bad
+            data = elsewhere.read(split)
+            if rank in (-1, 0) and split == "train":  # good
+                dist.barrier()  # good
+            return data
+
+        def main(args):
+            if args.evaluate and rank in (-1, 0):
+                load(args.split)  # found
+        """,
+    "a block that suppresses no exception": """
+        def train(model, batches):
+            with contextlib.suppress():  # good
+                for batch in batches:  # good
+                    model(batch)  # good
+                    dist.all_reduce(batch)  # good
+            with contextlib.suppress(RuntimeError):  # bad
+                for batch in batches:  # bad
+                    if batch.isnan().any():  # bad
+                        raise RuntimeError  # bad
+                    dist.all_reduce(batch)  # bad
+            dist.barrier()
         """,
     "both sides gather in loops of their own": """
         def send(model):
@@ -159,7 +209,7 @@ PROGRAMS = {
     "a path with the time in its name": """
         def save(args, loss):
             args.folder = f"{args.folder}/{time.time()}"
-            if args.folder:  # good
+            if args.folder and loss:  # good
                 dist.barrier()  # good
             if rank == 0:  # bad
                 dist.barrier()  # bad found
