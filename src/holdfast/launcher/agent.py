@@ -67,9 +67,10 @@ QUESTION = "What went wrong with this job?"
 #: Importing rich takes 0.1 s: before a verdict needs it, and this many seconds after the start of
 #: the workers, which would compete with it for processors.
 PRELOAD_AFTER_S = 3.0
-#: Maximum wait for the watcher's verdict after a failure, and on a non-leader node for an order.
-VERDICT_TIMEOUT_S = 3.5
-LEADER_TIMEOUT_S = 8.0
+#: Maximum wait for the verdict of a watcher that is alive (1 s, more on a busy host) after a failure,
+#: and on a non-leader node for an order.
+VERDICT_TIMEOUT_S = 8.0
+LEADER_TIMEOUT_S = 12.0
 #: With several nodes: time for one node's observation of a failure to reach the leader's watcher.
 SETTLE_S = 1.5
 #: Time between SIGTERM and SIGKILL after a hang, for workers that are not stuck themselves.
