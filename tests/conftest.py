@@ -15,6 +15,7 @@ import pytest
 from holdfast.core import settings
 from tests import hypothesis_profiles
 from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401 - a pytest hook
+from tests.shared_compilation import compile_share
 
 #: Programs that tests read or run; some have names of tests, such as ``*_test.py``.
 collect_ignore = ["faults/lint_cases", "faults/natural"]
@@ -32,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
         if os.environ.get(variable, "").startswith("zh"):
             del os.environ[variable]
     hypothesis_profiles.load()
+    worker = getattr(config, "workerinput", None)
+    if worker:
+        compile_share(config, worker["workercount"], int(worker["workerid"].removeprefix("gw")))
     folder = Path(config.rootpath, ".pytest_cache", "holdfast")
     _isolate_cache(folder)
     _isolate_extensions(folder / "torch_extensions", first=not hasattr(config, "workerinput"))

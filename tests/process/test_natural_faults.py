@@ -1,7 +1,6 @@
 """``holdfast run`` reports cause, rank and line of the programs in ``tests/faults/natural``.
 
-One case runs in every test run, all of them in ``make matrix``; there each program also runs
-without its fault under torchrun.
+They run in ``make matrix``; there each program also runs without its fault under torchrun.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from tests.faults.natural_fixes import FIXES, fixed_text
 
 FOLDERS = (OWN, OWN / "second", OWN / "third")
 CASES = {case.name: case for folder in FOLDERS for case in read_cases(folder)}
-SAMPLE = "ddp_rank0_evaluates"
 LIMIT_S = 220.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.matrix, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 def check(case: Case) -> None:
@@ -28,17 +26,11 @@ def check(case: Case) -> None:
     assert outcome.right, f"{outcome}\n{output}"
 
 
-def test_a_sample_of_natural_faults_gets_its_verdict():
-    check(CASES[SAMPLE])
-
-
-@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_every_natural_fault_gets_its_verdict(name):
     check(CASES[name])
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("name", FIXES)
 def test_a_natural_fault_without_its_fault_ends_well(name, tmp_path):
     path = tmp_path / f"{name}.py"

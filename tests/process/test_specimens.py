@@ -1,6 +1,7 @@
 """``holdfast run`` reports cause, rank and line of every specimen.
 
-A sample of quick ones runs in every test run, all of them in ``make matrix``.
+A sample of quick ones runs in every test run, with forked ranks, all of them in ``make matrix``, as
+a user starts them.
 """
 
 from __future__ import annotations
@@ -15,12 +16,22 @@ from typing import Any
 import pytest
 
 from tests.faults.specimens.expected import EXPECTED, PROCESSES, Ending, lines_accepted, place
+from tests.process.launched import Launched
 
 SAMPLE = ("shape_mismatch_silent",)
 #: The longest specimen ends after 45 s; a loaded machine can be four times slower.
 LIMIT_S = 220
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 30)]
+
+
+def run_forked(name: str, folder: Path) -> tuple[int, dict[str, Any], str]:
+    """Run a specimen with forked ranks; return exit status, report and output."""
+    options = ["--standalone", "--nproc-per-node", PROCESSES, "--max-restarts", 0]
+    options += ["--act-after", "5s", "--json-report", "report.json"]
+    job = Launched(folder, *options, place(name), **dict(EXPECTED[name].environment))
+    status = job.end(LIMIT_S)
+    return status, job.json("report.json"), job.output
 
 
 def run(name: str, folder: Path) -> tuple[int, dict[str, Any], str]:
@@ -76,9 +87,9 @@ def check_success(status: int, report: dict[str, Any], output: str) -> None:
     ] == [], report
 
 
-def check(name: str, folder: Path) -> None:
-    """Run a specimen and compare the result with the table."""
-    status, report, output = run(name, folder)
+def check(name: str, result: tuple[int, dict[str, Any], str]) -> None:
+    """Compare the result of a specimen with the table."""
+    status, report, output = result
     if EXPECTED[name].ending is Ending.WELL:
         check_success(status, report, output)
     else:
@@ -93,10 +104,10 @@ def check(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_of_specimens_gets_its_verdict(name, tmp_path):
-    check(name, tmp_path)
+    check(name, run_forked(name, tmp_path))
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_specimen_gets_its_verdict(name, tmp_path):
-    check(name, tmp_path)
+    check(name, run(name, tmp_path))
