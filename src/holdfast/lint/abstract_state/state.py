@@ -95,7 +95,6 @@ class InterpreterState:
         self.group_timeouts: set[str] = set()
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
         self.reassigned_attributes: dict[int, set[int]] = {}
-        self._written: dict[str, dict[str, Value]] = {}
         self._seeds: dict[str, dict[SourceLine, Taint]] = {}
         self.root: Function | None = None
         self._creating_roots: dict[SourceLine, set[Function | None]] = {}
@@ -253,26 +252,12 @@ class InterpreterState:
         if changed or new != old:
             self.summaries.record_write(cls, name)
 
-    def restore_written(self, module: Module) -> None:
-        """Join what functions wrote in earlier rounds into variables that the module set anew."""
-        for name, written in self._written.get(module.name, {}).items():
-            own = module.variables.get(name)
-            if own is not None:
-                module.variables[name] = join_values((own, reuse_methods(own, written)))
-
     def write_variable(self, module: Module, name: str, value: Value) -> None:
         """Join a value into a variable of a module."""
         if self.in_tests and not module.is_test:
             return
         old = module.variables.get(name)
         new = value if old is None else join_values((old, reuse_methods(old, value)))
-        if new == old:
-            return
-        module.variables[name] = new
-        # the module's own code sets the variable anew in each round
-        known = self._written.setdefault(module.name, {})
-        written = known.get(name)
-        joined = new if written is None else join_values((written, reuse_methods(written, new)))
-        if joined != written:
-            known[name] = joined
+        if new != old:
+            module.variables[name] = new
             self.summaries.record_write(module, name)

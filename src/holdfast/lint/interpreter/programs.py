@@ -172,7 +172,6 @@ class Program:
             module.variables[HEAP] = NO_FACTS
             frame = module_frame(module)
             state.run_block(frame, module.tree.body)
-            state.restore_written(module)
             body = summarize_path(frame.effects)
             self._recorder.record_divergences(frame, body)
             self._module_effects.append(body)

@@ -8,7 +8,7 @@ from holdfast.lint.options import LintOptions
 from holdfast.lint.run import lint_paths
 
 HEAD = """\
-import contextlib, queue, random, threading, time
+import contextlib, queue, random, signal, threading, time
 import torch
 import torch.distributed as dist
 import elsewhere
@@ -232,6 +232,25 @@ PROGRAMS = {
                 dist.barrier()  # good
             if blocking or future.done():  # bad
                 dist.barrier()  # bad found
+        """,
+    "a flag of the module that a signal sets": """
+        flag = dict(signalled=False)
+
+        def on_signal(number, frame):
+            flag["signalled"] = True
+
+        def save():
+            dist.barrier()
+
+        def main(batches):
+            signal.signal(signal.SIGUSR2, on_signal)
+            for batch in batches:
+                dist.all_reduce(batch)
+                if flag["signalled"]:  # bad
+                    save()  # bad found
+
+        if __name__ == "__main__":
+            main([])
         """,
     "elements that a mask selects": """
         def entropy(values, mask):
