@@ -245,6 +245,8 @@ class NodeWatcher:
         self._health.start()
         if job.leader:
             self._port.start(job.run_dir)
+        else:  # another node leads since the restart
+            self._port.close()
         with suppress(OSError):  # a full disk must not end the watcher
             write_atomic(Path(job.run_dir, COMMAND), msgspec.json.encode(_redacted_command(job)))
 

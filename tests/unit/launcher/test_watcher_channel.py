@@ -61,7 +61,7 @@ def test_replies_are_decoded_and_other_lines_are_logged(start, tmp_path):
 def test_a_watcher_that_exits_is_detected(start, tmp_path):
     channel = start("raise SystemExit('broken')")
     until = time.monotonic() + 20
-    while channel.alive and time.monotonic() < until:
+    while (channel.alive or channel.status is None) and time.monotonic() < until:
         time.sleep(0.01)
     channel.send(JudgeNow())
     assert (channel.alive, channel.status, list(channel.replies())) == (False, 1, [])

@@ -9,6 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.core.live_state import SERIES, STATES, SeriesPoint
 from holdfast.launcher.ledger import FILE as LEDGER
 from holdfast.serve.live import reader, runs
@@ -64,6 +66,15 @@ class RunWatch:
         return reader.select_state(
             self._read("live", folder, (STATES,), reader.read_files), time.time()
         )
+
+    def live_json(self, folder: Path) -> bytes:
+        """Return the newest live state as JSON, which is encoded once for all pages."""
+
+        def encode(_: Path) -> bytes:
+            states = self._read("live", folder, (STATES,), reader.read_files).states
+            return msgspec.json.encode(states[-1] if states else None)
+
+        return self._read("json", folder, (STATES,), encode)
 
     def series(self, folder: Path) -> tuple[SeriesPoint, ...]:
         """Return the points of the heat map."""

@@ -147,7 +147,8 @@ def _heads(request: Request) -> Response:
 
 
 def _live(request: Request) -> Response:
-    return _json(documents.live_document(_watch(request).live(_folder(request))))
+    watch, folder = _watch(request), _folder(request)
+    return _json(documents.live_document(watch.live(folder), watch.live_json(folder)))
 
 
 def _series(request: Request) -> Response:
@@ -199,6 +200,8 @@ async def _changes(request: Request, folder: Path) -> AsyncIterator[str]:
             ]
             if changed:
                 known, idle_s = version, 0.0
+                if "live" in changed:  # pages request it at once
+                    await run_in_threadpool(_watch(request).live_json, folder)
                 yield f"data: {' '.join(changed)}\n\n"
             elif idle_s >= KEEP_ALIVE_S:
                 idle_s = 0.0

@@ -17,9 +17,10 @@ from holdfast.serve.live.runs import RunIncident, RunPast
 MAX_EVIDENCE, MAX_TEXT = 8, 2000
 
 
-def live_document(reading: LiveReading) -> bytes:
-    """Return the live state with what was wrong."""
-    return msgspec.json.encode(reading)
+def live_document(reading: LiveReading, state: bytes) -> bytes:
+    """Return the live state with what was wrong; ``state`` is the encoded one."""
+    values = msgspec.structs.asdict(reading)
+    return msgspec.json.encode(values | {"state": msgspec.Raw(state)})
 
 
 def past_document(
