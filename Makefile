@@ -107,7 +107,7 @@ $(DEMO): pyproject.toml | $(BIN)/python
 	    && $(PIP) install --quiet '$(TORCH)'; }
 	@echo "installing holdfast into $(VENV) ..."
 	@$(PIP) install --quiet -e . 'scikit-learn>=1.4'   # contains the digits dataset of examples/rvq/train.py
-	@$(COMPILE)
+	@$(BIN)/python -m holdfast.recorder.build >/dev/null   # otherwise the demo uses the Python recorder
 	@touch $@
 
 # The tools of development take longer to install than all of the above.
