@@ -81,3 +81,16 @@ def test_the_pod_that_was_killed_is_the_rank_of_its_log() -> None:
         "RANK=1 LOCAL_RANK=0\nKilled\n",
     )
     assert root_of(*logs, names=("pods.txt", "w-0.log", "w-1.log")) == ("host-oom-killed", 1)
+
+
+def test_a_file_read_during_its_download_is_not_corrupt() -> None:
+    bar = "model.bin:  {}%|#  | 98M/1.2G [00:0{}<00:06, 141MB/s]\n"
+    broken = "RuntimeError: PytorchStreamReader failed reading zip archive\n"
+    assert root_of(bar.format(8, 1) + broken + bar.format(99, 9))[0] == "model-download-race"
+    assert root_of(bar.format(8, 1) + bar.format(99, 9) + broken)[0] == "checkpoint-corrupt"
+
+
+def test_a_rendezvous_closed_after_a_lost_peer_is_its_effect() -> None:
+    closed = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"
+    assert root_of(STEPS + CLOSED + closed)[0] == "peer-lost"
+    assert root_of(closed)[0] == "master-unreachable"

@@ -69,6 +69,17 @@ def test_the_gpu_of_an_xid_is_the_rank_with_its_bus_number() -> None:
         assert (root.cause, root.subject.rank) == ("gpu-fell-off-bus-xid-ecc", rank)
 
 
+def test_the_gpus_of_one_host_are_not_those_of_another() -> None:
+    setup = (
+        "n7:808:900 [0] NCCL INFO comm 0x7f rank 8 nranks 16 cudaDev 0 busId 3b000 - Init START\n"
+        "RANK=8 LOCAL_RANK=0\n"
+    )
+    fault = "[pod/n8/main] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    assert root_of(setup, fault).subject.rank is None
+    ended = "[pod/n8/main] ['python', '--local_rank=0'] exits with return code = -9\n"
+    assert root_of(setup, ended).subject.rank is None
+
+
 def test_a_pod_with_one_rank_is_that_rank_if_every_pod_has_one() -> None:
     names = ("job-master-0", "job-worker-0", "job-worker-1")
     error = (

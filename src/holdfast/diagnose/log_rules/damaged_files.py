@@ -44,6 +44,19 @@ def find_damaged_files(index: LogIndex) -> Iterable[CauseCandidate]:
         return
 
 
+def find_file_in_download(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a damaged file that a rank read while another was still downloading."""
+    bars = [one.line for one in index.all("reading-bar")]
+    for damaged in index.unrecovered("checkpoint-broken"):
+        around = [one for one in bars if one.source == damaged.line.source]
+        numbers = [one.number for one in around]
+        if around and min(numbers) < damaged.line.number < max(numbers):
+            message = "a rank read a file while another rank was still downloading it"
+            lines = (damaged.line, around[-1])
+            yield CauseCandidate(MODEL_DOWNLOAD_RACE.name, Tier.NAMED, 0.85, message, lines)
+            return
+
+
 def _names(one: LoggedTraceback, words: re.Pattern[str]) -> bool:
     frames = (f"{frame.file.rpartition('/')[2]} {frame.function}" for frame in one.frames)
     return any(words.search(frame) for frame in frames)

@@ -25,7 +25,7 @@ _OF_LAUNCHERS = frozenset(
 _STATEMENTS = frozenset({"process-rank"})
 #: Reports of the end of a process by others.
 _ENDS_OF_PROCESSES = frozenset(
-    "oom-killer killed segfault crashed bus-error aborted process-ended xid".split()
+    "oom-killer killed segfault crashed bus-error aborted process-ended xid node-failure".split()
 )
 
 

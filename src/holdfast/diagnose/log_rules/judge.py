@@ -87,6 +87,7 @@ RULES: tuple[Rule, ...] = (
     devices.find_storage_faults,
     devices.find_nan,
     damaged_files.find_damaged_files,
+    damaged_files.find_file_in_download,
     exceptions.find_exceptions,
     network.find_rendezvous_faults,
     network.find_missing_pods,

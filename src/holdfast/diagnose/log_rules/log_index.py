@@ -130,7 +130,7 @@ class LogIndex:
         """Return the rank that torchrun reports first; on one node its local rank in ``ranks``."""
         if self.first_failed is not None:
             return self.first_failed
-        failed = self.processes.failed()
+        failed = self.processes.failed
         if failed is None and self.is_of_one_node:
             failed = self.failed_local_rank
         return failed if failed in ranks else None
@@ -140,8 +140,13 @@ class LogIndex:
         """Return whether no line shows that the job has several nodes."""
         counts = [one.fields.get("nnodes", 1) for one in self.all("launch-argument")]
         counts += [one.fields.get("machines", 1) for one in self.all("launch-argument")]
+        pairs = (one.fields for one in self.all("rank-pair"))
         hosts = max(len(self.facts.hosts), self.processes.host_count)
-        return hosts <= 1 and all(str(one) == "1" for one in counts)
+        return (
+            hosts <= 1
+            and all(str(one) == "1" for one in counts)
+            and all(pair["rank"] == pair["local"] for pair in pairs)
+        )
 
     @property
     def failed_ranks(self) -> set[int]:

@@ -72,6 +72,12 @@ _CONNECTION_FAILURES = (
 )
 
 
+def _is_closed_by_failure(index: LogIndex, one: LoggedSignal) -> bool:
+    """Return whether a rendezvous was closed because ranks had failed before."""
+    earlier = index.all("peer-closed", "exit-code")
+    return "RendezvousClosed" in one.line.text and any(comes_after(one, each) for each in earlier)
+
+
 def find_rendezvous_faults(index: LogIndex) -> Iterable[CauseCandidate]:
     """Yield faults of the store: connections to it are dropped, or it is not running."""
     joined, lost = index.first("clients-joined"), index.first("store-unreachable")
@@ -93,7 +99,11 @@ def find_rendezvous_faults(index: LogIndex) -> Iterable[CauseCandidate]:
     # A rank, not the store, is missing where the unique ID is requested.
     requests = {position(signal) for signal in index.all("unique-id")}
     for name in _RENDEZVOUS_SIGNALS:
-        signals = [one for one in index.unrecovered(name) if position(one) not in requests]
+        signals = [
+            one
+            for one in index.unrecovered(name)
+            if position(one) not in requests and not _is_closed_by_failure(index, one)
+        ]
         if signals and name == "clients-joined" and _is_store_reachable(index, signals[0]):
             wanted, came = signals[0].fields["wanted"], signals[0].fields["joined"]
             message = f"{came} of {wanted} ranks joined the store, and the others did not"
@@ -127,7 +137,8 @@ def _find_incomplete_group(index: LogIndex) -> Iterable[CauseCandidate]:
     """Yield a wait in the store inside new_group, on ranks that had created the first group."""
     for one in index.facts.tracebacks:
         in_new_group = any(frame.function == "new_group" for frame in one.frames)
-        if in_new_group and _STORE_TIMEOUT.search(f"{one.type}: {one.text}"):
+        refused = _REFUSED.search(one.text)  # the other rank came, but cannot be reached
+        if in_new_group and not refused and _STORE_TIMEOUT.search(f"{one.type}: {one.text}"):
             message = "new_group timed out in the store: other ranks did not call it"
             yield CauseCandidate(
                 NEW_GROUP_BY_SOME_RANKS.name, Tier.NETWORK, 0.8, message, (one.line,)

@@ -31,10 +31,8 @@ class ProcessRanks:
 
     def __init__(self, facts: LogFacts) -> None:
         self._facts = facts
-        self._of_pid: dict[Key, int] = {}
-        self._of_local: dict[Key, int] = {}
-        self._of_bus: dict[Key, int] = {}
-        self._local_of_pid: dict[Key, int] = {}
+        self._of_pid, self._of_local, self._of_bus = _NumberMap(), _NumberMap(), _NumberMap()
+        self._local_of_pid = _NumberMap()
         self._lists = [one for one in facts.signals if one.name == "host-ranks"]
         tables: dict[str, int] = {}
         for one in facts.signals:
@@ -46,18 +44,18 @@ class ProcessRanks:
         rank = int(fields.get("rank", _AMBIGUOUS))
         match one.name:
             case "nccl-rank":
-                _record(self._of_pid, (scope, int(fields.get("pid", 0))), rank)
-                _record(self._of_bus, (scope, int(str(fields.get("bus", "0")), 16)), rank)
+                self._of_pid.add((scope, int(fields.get("pid", 0))), rank)
+                self._of_bus.add((scope, int(str(fields.get("bus", "0")), 16)), rank)
             case "rank-pair":
-                _record(self._of_local, (scope, int(fields["local"])), rank)
+                self._of_local.add((scope, int(fields["local"])), rank)
             case "pid-rank":
-                _record(self._of_pid, (scope, int(fields["pid"])), rank)
+                self._of_pid.add((scope, int(fields["pid"])), rank)
             case "process-started" | "exit-code":
-                self._local_of_pid[scope, int(fields["pid"])] = int(fields["local_rank"])
+                self._local_of_pid.add((scope, int(fields["pid"])), int(fields["local_rank"]))
             case "failed-rank":
                 tables[one.line.source] = rank
             case "failed-code" if one.line.source in tables:
-                _record(self._of_pid, (scope, int(fields["pid"])), tables.pop(one.line.source))
+                self._of_pid.add((scope, int(fields["pid"])), tables.pop(one.line.source))
             case _:
                 self._learn_lists(one, scope)
 
@@ -70,14 +68,17 @@ class ProcessRanks:
 
     def _add_list(self, scope: str, ranks: str) -> None:
         for local, rank in enumerate(re.findall(r"\d{1,6}", ranks)):
-            _record(self._of_local, (scope, local), int(rank))
+            self._of_local.add((scope, local), int(rank))
 
     def of_pid(self, line: LogLine) -> int | None:
         """Return the rank of the process that the line is about."""
         for first, second in _PID.findall(line.text):
             key = _scope(line), int(first or second)
-            rank = _look_up(self._of_pid, key)
-            if rank is None and (local := _look_up(self._local_of_pid, key)) is not None:
+            rank = self._of_pid.get(key, of_any_host=True)
+            if (
+                rank is None
+                and (local := self._local_of_pid.get(key, of_any_host=True)) is not None
+            ):
                 rank = self.of_local(line, local)
             if rank is not None:
                 return rank
@@ -85,7 +86,7 @@ class ProcessRanks:
 
     def of_local(self, line: LogLine, local: int) -> int | None:
         """Return the rank of a local rank on the host of ``line``."""
-        return _look_up(self._of_local, (_scope(line), local))
+        return _of_host_or_only(self._of_local, line, local)
 
     def of_bus(self, line: LogLine, pci: str) -> int | None:
         """Return the rank of the GPU ``pci``, such as ``0000:3b:00``."""
@@ -95,10 +96,12 @@ class ProcessRanks:
         ):
             return None
         domain, bus, device = (0, *(int(one, 16) for one in parts[-3:]))[-3:]
-        return _look_up(self._of_bus, (_scope(line), (domain << 20) | (bus << 12) | (device << 4)))
+        number = (domain << 20) | (bus << 12) | (device << 4)
+        return _of_host_or_only(self._of_bus, line, number)
 
+    @cached_property
     def failed(self) -> int | None:
-        """Return the rank whose command a launcher reports as failed, if it is the only one."""
+        """The rank whose command a launcher reports as failed, if it is the only one."""
         ranks = {
             self.of_local(one.line, int(one.fields["local_rank"]))
             for one in self._facts.signals
@@ -106,7 +109,7 @@ class ProcessRanks:
         }
         return ranks.pop() if len(ranks) == 1 else None
 
-    @property
+    @cached_property
     def host_count(self) -> int:
         """The number of hosts in launchers' lists."""
         return max(
@@ -148,14 +151,34 @@ def _scope(line: LogLine) -> str:
     return line.host or line.source
 
 
-def _record(ranks: dict[Key, int], key: Key, rank: int) -> None:
-    ranks[key] = rank if ranks.get(key, rank) == rank else _AMBIGUOUS
+def _of_host_or_only(ranks: _NumberMap, line: LogLine, number: int) -> int | None:
+    """Return the rank of a number that each host has: of the line's host, or of the only one."""
+    only = not line.host and ranks.has_one_host
+    return ranks.get((_scope(line), number), of_any_host=only)
 
 
-def _look_up(ranks: dict[Key, int], key: Key) -> int | None:
-    """Return the rank of ``key``; without its host, that of all hosts with this number."""
-    known = (
-        {ranks[key]} if key in ranks else {rank for one, rank in ranks.items() if one[1] == key[1]}
-    )
-    rank = known.pop() if len(known) == 1 else _AMBIGUOUS
-    return None if rank == _AMBIGUOUS else rank
+class _NumberMap:
+    """Ranks by host and number."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[Key, int] = {}
+        self._by_number: dict[int, set[int]] = defaultdict(set)
+
+    def add(self, key: Key, rank: int) -> None:
+        """Add a rank; two ranks of one key make it ambiguous."""
+        self._ranks[key] = rank if self._ranks.get(key, rank) == rank else _AMBIGUOUS
+        self._by_number[key[1]].add(rank)
+
+    def get(self, key: Key, *, of_any_host: bool) -> int | None:
+        """Return the rank of a key; None if unknown or ambiguous.
+
+        ``of_any_host``: without the key's host, a number that is that of one rank only.
+        """
+        known = self._by_number.get(key[1], set()) if of_any_host else set[int]()
+        rank = self._ranks.get(key, next(iter(known)) if len(known) == 1 else _AMBIGUOUS)
+        return None if rank == _AMBIGUOUS else rank
+
+    @property
+    def has_one_host(self) -> bool:
+        """Return whether all numbers are of one host."""
+        return len({scope for scope, _ in self._ranks}) == 1

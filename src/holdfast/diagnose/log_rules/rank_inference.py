@@ -133,7 +133,7 @@ def rank_from_launchers(index: LogIndex, signals: Sequence[LoggedSignal] = ()) -
 
 def _failed_process(index: LogIndex, signals: Sequence[LoggedSignal]) -> int | None:
     """Return the rank of the failed local rank: on one node, it is the rank."""
-    if (failed := index.processes.failed()) is not None:
+    if (failed := index.processes.failed) is not None:
         return failed
     if not index.is_of_one_node:
         return None

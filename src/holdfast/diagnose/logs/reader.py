@@ -274,6 +274,9 @@ class LogReader:
             return line, None
         if line.rank is None:
             return replace(line, rank=rank_of_actor(self._rank_by_process, actor)), actor
+        if rank_of_actor(self._rank_by_process, actor) is None:
+            named = LoggedSignal("pid-rank", line, {"pid": actor, "rank": line.rank})
+            self._signals.add(named)
         record_actor_rank(self._rank_by_process, actor, line.rank)
         return line, actor
 

@@ -382,6 +382,13 @@ ANCHORED = (
         r"^[Rr]ank[ =:]{0,2}(?P<rank>\d{1,6})(?: of |/)\d+",
         find=r"[Rr]ank[ =:]{0,2}\d+(?: of |/)\d",
     ),
+    ScanRow(
+        "world-size",
+        r"^[Rr]ank[ =:]{0,2}\d{1,6}(?: of |/)(?P<world>\d{1,6})\b",
+        find=r"[Rr]ank[ =:]{0,2}\d+(?: of |/)\d",
+    ),
+    # unittest
+    ScanRow("finished", r"^OK(?: \([a-z ,=\d]+\))?\s*$", find=r"\bOK(?:\s*$| \()"),
     ScanRow("actor-failed", r"^\s*pid: (?P<pid>\d+)$", find=r"\bpid: \d+"),
     ScanRow("failed-rank-json", r'^\s*"(?P<rank>\d+)": \{', find=r'"\d+": \{'),
 )
@@ -408,6 +415,7 @@ NOISE = rows(
         r"connection closed by localrank|\[service thread\]|proxy service",
         r"could not receive type from localrank",
     ),
+    ("noise-intended", r"\((?:injected|simulated|expected)\)|\bon purpose\b"),
     ("noise-not-saved", r"did not save the model"),
     (
         "noise-launcher",

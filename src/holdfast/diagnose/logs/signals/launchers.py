@@ -51,6 +51,10 @@ PROCESS_RANKS = (
         ("process-rank", r"\bRANK[=:] ?[\"']?(?P<rank>\d{1,6})\b"),
         (
             "worker-failed",
+            r"\b[Rr]ank (?P<rank>\d{1,6}) (?:exited|failed|died) with (?:code|status) -?[1-9]",
+        ),
+        (
+            "worker-failed",
             r"\[rank: (?P<rank>\d{1,6})\] Child process with PID \d+ terminated with code",
         ),
     ),
