@@ -67,8 +67,8 @@ QUESTION = "What went wrong with this job?"
 #: Importing rich takes 0.1 s: before a verdict needs it, and this many seconds after the start of
 #: the workers, which would compete with it for processors.
 PRELOAD_AFTER_S = 3.0
-#: Maximum wait after a failure for the verdict of a watcher that is alive (1 s, on a busy host more),
-#: and on a non-leader node for an order.
+#: Maximum wait for the verdict of a watcher that is alive (a busy host needs more than 1 s), and on
+#: a non-leader node for an order.
 VERDICT_TIMEOUT_S = 8.0
 LEADER_TIMEOUT_S = 12.0
 #: With several nodes: time for one node's observation of a failure to reach the leader's watcher.
