@@ -1,6 +1,8 @@
-"""Waits of Huawei's HCCL, records of several lines, setups of two versions, ends that were decided."""
+"""Waits of HCCL, records of several lines, setups of two versions, decided ends, reports of success."""
 
 from __future__ import annotations
+
+import pytest
 
 from tests.unit.diagnose.test_log_mechanisms import STEPS, root_of
 from tests.unit.diagnose.test_log_rules import watchdog
@@ -94,3 +96,34 @@ def test_a_rendezvous_closed_after_a_lost_peer_is_its_effect() -> None:
     closed = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"
     assert root_of(STEPS + CLOSED + closed)[0] == "peer-lost"
     assert root_of(closed)[0] == "master-unreachable"
+
+
+@pytest.mark.parametrize(
+    ("summary", "cause"),
+    [
+        ("========= 2 passed, 1 xfailed, 3 warnings in 61.20s (0:01:01) =========", None),
+        (
+            "========= 1 failed, 1 passed in 61.20s (0:01:01) =========",
+            "rank-missing-collective",
+        ),
+        ("OK (skipped=1)", None),
+    ],
+)
+def test_failures_in_tests_that_pass_are_provoked(summary: str, cause: str | None) -> None:
+    log = f"test_timeout {watchdog(0, 811)}test_crash PASSED\n{summary}\n"
+    assert root_of(log)[0] == cause
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        ("=== job finished, exit code 0 ===", None),
+        ("[supervisor] job finished: success", None),
+        ("=== job finished, exit code 1 ===", "signal-sigterm-preempted"),
+    ],
+)
+def test_a_requeued_job_that_succeeds_has_not_failed(end: str, cause: str | None) -> None:
+    cancelled = "slurmstepd: error: *** JOB 9 ON c1 CANCELLED AT 2025-02-02T04:10:11 DUE TO PREEMPTION ***\n"
+    ended = "srun: error: c1: tasks 0-3: Exited with exit code 143\n"
+    later = "".join(f"step {step} loss 2.0\n" for step in range(100, 110))
+    assert root_of(f"{STEPS}{cancelled}{ended}{later}{end}\n")[0] == cause

@@ -138,11 +138,15 @@ def is_survived(index: LogIndex, cause: str, lines: Sequence[LogLine]) -> bool:
 
     Steps before a later end show nothing: the line may be of that end, and they of a late buffer.
     After a fault of a device, which may take effect later, or the end of a process that only the
-    kernel names, only a finished training shows it.
+    kernel names, only a finished training shows it. Tests that pass provoke failures of any kind.
     """
     names = (*_ENDS_OF_ALL, _END_OF_ONE, *FATAL)
-    ends = (one.line for one in index.facts.signals if one.name in names)
-    return (
+    ends = (
+        one.line
+        for one in index.facts.signals
+        if one.name in names and str(one.fields.get("code")) != "0"
+    )
+    return index.passes_tests_after(lines) or (
         bool(lines)
         and by_name(cause).family not in _FAMILIES_OF_STEPS
         and all(index.continues_after(line, steps=MIN_STEPS_AFTER) for line in lines)

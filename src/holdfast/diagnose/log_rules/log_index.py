@@ -241,6 +241,14 @@ class LogIndex:
             any(one.name == "finished" for one in self._progress_after(line)) for line in lines
         )
 
+    def passes_tests_after(self, lines: Collection[LogLine]) -> bool:
+        """Return whether a test framework reports in the log of each line that all tests passed."""
+        reports = [one.line for one in self.all("finished") if "tests" in one.fields]
+        return bool(lines) and all(
+            any(one.source == line.source and one.number > line.number for one in reports)
+            for line in lines
+        )
+
     def _progress_after(self, line: LogLine) -> Iterator[LoggedSignal]:
         for source, signals in self._progress_by_log.items():
             if source == line.source:

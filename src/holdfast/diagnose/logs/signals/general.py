@@ -217,8 +217,12 @@ TRAINING = rows(
         r"\* train metrics \*|wandb: Synced \d|[Aa]ll epochs (?:are )?(?:completed|done|finished)",
         r"(?:[Tt]raining|[Rr]un|[Ee]xperiment|[Ee]poch) .{0,40}completed successfully",
         r"[Jj]ob (?:has |'[^']{1,80}' )?succeeded|^State: COMPLETED",
+        (
+            r"\b(?:[Jj]ob|[Rr]un|[Tt]raining) (?:has )?(?:finished|completed|ended|exited)[:,]? "
+            r"(?:with )?(?:success\w*|(?:exit )?(?:code|status)[ =:]{0,3}0\b)"
+        ),
         # pytest
-        r"^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in \d",
+        r"^=+ (?P<tests>\d+) passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in ",
     ),
     ("finished", r"train_runtime|训练完成|[Ff]inished (?:training|successfully)"),
     (
@@ -388,7 +392,7 @@ ANCHORED = (
         find=r"[Rr]ank[ =:]{0,2}\d+(?: of |/)\d",
     ),
     # unittest
-    ScanRow("finished", r"^OK(?: \([a-z ,=\d]+\))?\s*$", find=r"\bOK(?:\s*$| \()"),
+    ScanRow("finished", r"^(?P<tests>OK)(?: \([a-z ,=\d]+\))?\s*$", find=r"\bOK(?:\s*$| \()"),
     ScanRow("actor-failed", r"^\s*pid: (?P<pid>\d+)$", find=r"\bpid: \d+"),
     ScanRow("failed-rank-json", r'^\s*"(?P<rank>\d+)": \{', find=r'"\d+": \{'),
 )
