@@ -162,6 +162,7 @@ class ForkServer:
         assert data, "the fork server has exited"
         kind, pid, status = pickle.loads(data)
         if kind == "started":
+            self._statuses.pop(pid, None)  # of an earlier process with this number
             return int(pid)
         self._statuses[pid] = status
         return None

@@ -146,8 +146,16 @@ def test_root_has_rank_and_line_and_the_job_is_unchanged(name, tmp_path):
 
 def test_healthy_job_yields_no_finding_and_continues(tmp_path):
     with TorchrunJob(tmp_path, "straggler").wait_for("step 0") as job:
-        status, report, _ = attach("--port", job.port)
-        assert (status, report["findings"], report["verdict"]["root"]) == (0, [], None)
+        for _ in range(3):  # on a busy machine two samples may be too few to tell (status 3)
+            status, report, _ = attach("--port", job.port)
+            assert (status in (0, 3), report["findings"], report["verdict"]["root"]) == (
+                True,
+                [],
+                None,
+            )
+            if status == 0:
+                break
+        assert status == 0
         assert not any(stopped for _, stopped, _ in job.state().values())
 
 

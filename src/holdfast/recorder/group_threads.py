@@ -14,33 +14,38 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-#: Maximum wait: threads that compute, e.g. those of a data loader, do not become idle.
+#: Maximum wait for threads of gloo groups, which become idle, on a busy host late.
+GROUP_TIMEOUT_S = 5.0
+#: The same for other threads: those that compute, e.g. of a data loader, do not become idle.
 IDLE_TIMEOUT_S = 0.2
 #: In such a pause, a thread that waits for the GIL acquires it, or becomes runnable.
 _PAUSE_S = 0.002
 #: Pauses without a running thread: in the first one, a thread may have missed the GIL.
 _IDLE_PAUSES = 2
 _THREADS = Path("/proc/self/task")
+#: Name of the threads of ``ProcessGroupGloo``; older versions of torch give them none.
+_GROUP_THREAD = b"(pt_gloo_"
 
 
 def wait_until_idle() -> None:
-    """Release the GIL until all other threads of this process sleep; see :data:`IDLE_TIMEOUT_S`."""
-    deadline = time.monotonic() + IDLE_TIMEOUT_S
+    """Release the GIL until all other threads of this process sleep, or a timeout expires."""
+    began = time.monotonic()
     idle_pauses = 0
-    while idle_pauses < _IDLE_PAUSES and time.monotonic() < deadline:
+    while idle_pauses < _IDLE_PAUSES and time.monotonic() < began + GROUP_TIMEOUT_S:
         time.sleep(_PAUSE_S)
-        idle_pauses = 0 if _another_thread_runs() else idle_pauses + 1
+        running = _running_threads()
+        is_early = time.monotonic() < began + IDLE_TIMEOUT_S
+        waits = bool(running) if is_early else any(running)
+        idle_pauses = 0 if waits else idle_pauses + 1
 
 
-def _another_thread_runs() -> bool:
-    own = str(threading.get_native_id())
+def _running_threads() -> list[bool]:
+    """Return an entry for each other thread that runs or could: whether it is of a gloo group."""
+    own, running = str(threading.get_native_id()), []
     with suppress(OSError):
-        return any(_runs(thread) for thread in _THREADS.iterdir() if thread.name != own)
-    return False
-
-
-def _runs(thread: Path) -> bool:
-    with suppress(OSError):  # the thread has ended
-        state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
-        return state in b"RD"
-    return False
+        for thread in _THREADS.iterdir():
+            with suppress(OSError):  # the thread has ended
+                stat = (thread / "stat").read_bytes()
+                if thread.name != own and stat.rpartition(b") ")[2][:1] in b"RD":
+                    running.append(_GROUP_THREAD in stat)
+    return running

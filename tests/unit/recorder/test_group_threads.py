@@ -11,6 +11,7 @@ BLOCK = bytes(1 << 22)
 
 def test_waits_for_a_thread_that_computes_without_the_gil(monkeypatch):
     monkeypatch.setattr(group_threads, "IDLE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(group_threads, "GROUP_TIMEOUT_S", 60.0)
     digests = []
     thread = threading.Thread(target=lambda: digests.append(hashlib.sha256(BLOCK).digest()))
     thread.start()
