@@ -18,8 +18,9 @@ PYTHON_LOCK_HELD = Cause(
     "destroy_process_group was called first, freeing the model joins the group's thread with the "
     "lock held, and that thread needs it to free the tensors of its last collective. `holdfast "
     "run` prevents this case: before a group is destroyed, it lets the process's other threads "
-    "become idle (usually a few milliseconds). Measured without this: 7 of 43 runs of a short training whose "
-    "main() destroys the group and then frees the model hung at their end.",
+    "become idle (usually a few milliseconds). Measured without this: 7 of 43 runs "
+    "of a short training whose main() destroys the group and then frees the model hung at their "
+    "end.",
     shows_before="destroy_process_group() in a function that still has the DDP model, or before "
     "`del model`.",
     shows_during="The rank uses no CPU, at a line that waits for nothing: the end of a function, "
