@@ -127,3 +127,28 @@ def test_a_requeued_job_that_succeeds_has_not_failed(end: str, cause: str | None
     ended = "srun: error: c1: tasks 0-3: Exited with exit code 143\n"
     later = "".join(f"step {step} loss 2.0\n" for step in range(100, 110))
     assert root_of(f"{STEPS}{cancelled}{ended}{later}{end}\n")[0] == cause
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [("rank 0 finished 900 steps\n", None), ("step 9 loss 2.0\n", "signal-sigterm-preempted")],
+)
+def test_helpers_that_are_ended_after_the_training_are_no_failure(
+    before: str, cause: str | None
+) -> None:
+    ended = "supervisor: sent SIGTERM to exporter, exit code -15\n"
+    assert root_of(STEPS + before + ended)[0] == cause
+
+
+@pytest.mark.parametrize(("rank", "cause"), [(2, None), (1, "peer-lost")])
+def test_a_rank_that_exits_may_lose_the_store(rank: int, cause: str | None) -> None:
+    exits = (
+        "[rank2]:[W1207 14:40:00.551801022 ProcessGroupNCCL.cpp:1496] Warning: WARNING: "
+        "destroy_process_group() was not called before program exit, which can leak resources.\n"
+    )
+    lost = (
+        f"[rank{rank}]:[W1207 14:40:04.911200411 TCPStore.cpp:125] [c10d] recvValue failed on "
+        "SocketImpl(fd=4, addr=[localhost]:51210, remote=[localhost]:29500): failed to recv, got 0 "
+        "bytes\n"
+    )
+    assert root_of(STEPS + exits + lost)[0] == cause

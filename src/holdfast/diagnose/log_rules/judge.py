@@ -15,6 +15,7 @@ from typing import NamedTuple
 from holdfast.causes import by_name
 from holdfast.causes.gpu.gpu_fell_off_bus_xid_ecc import GPU_FELL_OFF_BUS_XID_ECC
 from holdfast.causes.memory.host_oom_killed import HOST_OOM_KILLED
+from holdfast.causes.process.signal_sigterm_preempted import SIGNAL_SIGTERM_PREEMPTED
 from holdfast.core.findings import Finding, Level, RuledOut, Subject, Verdict, make_finding
 from holdfast.core.text import pluralize
 from holdfast.diagnose.combined_verdict import QUESTION
@@ -143,19 +144,28 @@ def judge(facts: LogFacts) -> Verdict:
 
 
 def _is_harmless(index: LogIndex, one: CauseCandidate) -> bool:
-    """Return whether training went on after it, or was over, and only connections were closed."""
+    """Return whether training went on after it, or was over: connections and helpers are ended."""
     is_over = one.tier in _OF_CONNECTIONS and not index.has_any(*FATAL, "exit-code", "rank-aborts")
     return is_survived(index, one.cause, one.lines) or (
-        is_over
+        (is_over or one.cause == SIGNAL_SIGTERM_PREEMPTED.name)
         and _is_after_end(index, one.lines)
         and all(traceback.notice for traceback in index.facts.tracebacks)
     )
 
 
 def _is_after_end(index: LogIndex, lines: Sequence[LogLine]) -> bool:
-    """Return whether all lines follow a report of the end of the training."""
+    """Return whether all lines follow a report of the end of the training, or of their rank."""
     ends = [one.line for one in index.finishes]
-    return bool(lines) and all(any(is_later(line, end) for end in ends) for line in lines)
+    exits = [
+        one.line
+        for one in index.facts.signals
+        if one.name == "noise-destroy" and one.line.rank is not None
+    ]
+    return bool(lines) and all(
+        any(is_later(line, end) for end in ends)
+        or any(is_later(line, end) for end in exits if end.rank == line.rank)
+        for line in lines
+    )
 
 
 class FoundCauses(NamedTuple):
