@@ -82,3 +82,15 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.freeze()
     gc.enable()
     return result
+
+
+@pytest.fixture(autouse=True)
+def _no_emergency_checkpoint() -> Generator[None]:
+    """Restore the signal handlers of a training loop that ran in this process.
+
+    Otherwise a signal that a later test sends to itself ends the process 30 s later.
+    """
+    yield
+    emergency = sys.modules.get("holdfast.training.checkpoint.emergency")
+    if emergency is not None:
+        emergency.stop_listening()

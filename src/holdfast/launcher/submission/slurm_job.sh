@@ -3,6 +3,7 @@ restarts=${SLURM_RESTART_COUNT:-0}
 warnings=0
 step=
 gate="$HOLDFAST_RUN_DIR/gate-$SLURM_JOB_ID."
+port=$((29500 + SLURM_JOB_ID % 3000))
 
 print() { echo "holdfast: $*" >&2; }
 
@@ -38,7 +39,7 @@ select_hosts() {
     if [ "$use_gate" = yes ]; then
         rm -f "$gate"passing.txt "$gate"failing.txt
         srun --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1 --output=0 \
-            "${srun_options[@]}" "${holdfast[@]}" check "${check[@]}" --hosts-file "$gate" \
+            "${srun_options[@]}" "${holdfast[@]}" check --master-port "$port" "${check[@]}" --hosts-file "$gate" \
             >"$gate"report.txt 2>&1 </dev/null
         if [ ! -e "$gate"passing.txt ]; then
             end 1 "the health gate did not finish: see ${gate}report.txt, or submit with --no-gate"
@@ -61,7 +62,7 @@ run_job() {
     srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --nodelist="$list" \
         --kill-on-bad-exit=0 --wait=0 "${srun_options[@]}" "${holdfast[@]}" run \
         --nnodes "$nodes" --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID.$restarts" \
-        --rdzv-endpoint "${hosts[0]}:$((29500 + SLURM_JOB_ID % 3000))" "${run[@]}" &
+        --rdzv-endpoint "${hosts[0]}:$port" "${run[@]}" &
     step=$!
     while :; do  # a signal interrupts `wait`, which then returns 128 + its number
         wait "$step"
