@@ -6,8 +6,8 @@ TORCH       ?= torch==2.13.0
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,https://download.pytorch.org/whl/cpu)
 ARGS        ?=
 FUZZ_SECONDS ?= 60
-# Test files run in parallel: most tests wait for child processes, so 6 files occupy two cores. `make test JOBS=0` runs them sequentially.
-JOBS        ?= 6
+# Test files run in parallel: most tests wait for child processes, so 4 files occupy two cores. `make test JOBS=0` runs them sequentially.
+JOBS        ?= 4
 
 VENV  := .venv
 BIN   := $(VENV)/bin

@@ -147,10 +147,16 @@ def _is_harmless(index: LogIndex, one: CauseCandidate) -> bool:
     """Return whether training went on after it, or was over: connections and helpers are ended."""
     is_over = one.tier in _OF_CONNECTIONS and not index.has_any(*FATAL, "exit-code", "rank-aborts")
     return is_survived(index, one.cause, one.lines) or (
-        (is_over or one.cause == SIGNAL_SIGTERM_PREEMPTED.name)
+        (is_over or (one.cause == SIGNAL_SIGTERM_PREEMPTED.name and _is_finished(index)))
         and _is_after_end(index, one.lines)
         and all(traceback.notice for traceback in index.facts.tracebacks)
     )
+
+
+def _is_finished(index: LogIndex) -> bool:
+    """Return whether no step follows the last report of the end of the training."""
+    ends = index.finishes
+    return bool(ends) and not index.after(ends[-1], "progress", "pace")
 
 
 def _is_after_end(index: LogIndex, lines: Sequence[LogLine]) -> bool:

@@ -88,21 +88,28 @@ def _is_contradicted(divergence: Divergence, branch: Branch) -> bool:
     op = divergence.op
     sides = ((branch.yes, True), (branch.no, False))
     return op is not None and any(
-        _below_opposite(side, op, conditions_of_side(branch.text, answer=answer), 0)
+        _contains(_excluded_side(each, conditions), op)
         for side, answer in sides
+        for conditions in (conditions_of_side(branch.text, answer=answer),)
+        for each in _iter_branches(side)
     )
 
 
-def _below_opposite(
-    path: Sequence[Effect], op: Operation, conditions: Conditions, depth: int
-) -> bool:
+def _excluded_side(branch: Branch, conditions: Conditions) -> Sequence[Effect]:
+    answer = decided_by(conditions, branch.text)
+    return () if answer is None else branch.no if answer else branch.yes
+
+
+def _contains(path: Sequence[Effect], op: Operation) -> bool:
+    return any(found is op for found, _ in islice(iter_operations(path), _MAX_OPERATIONS))
+
+
+def _iter_branches(path: Sequence[Effect], depth: int = 0) -> Iterator[Branch]:
+    """Yield the branches of a path and of what it calls, outer ones first."""
     for effect in path:
         match effect:
-            case Branch(text=text, yes=yes, no=no):
-                answer = decided_by(conditions, text)
-                excluded = () if answer is None else no if answer else yes
-                if any(found is op for found, _ in islice(iter_operations(excluded), 100)):
-                    return True
+            case Branch(yes=yes, no=no):
+                yield effect
                 inner: tuple[Effect, ...] = (*yes, *no)
             case FunctionCall(callee=callee) if callee.sequence and depth < _MAX_DEPTH:
                 inner = callee.path
@@ -112,9 +119,7 @@ def _below_opposite(
                 inner = body
             case _:
                 continue
-        if _below_opposite(inner, op, conditions, depth + 1):
-            return True
-    return False
+        yield from _iter_branches(inner, depth + 1)
 
 
 def enters(path: Sequence[Effect], op: Operation) -> bool:
@@ -144,31 +149,9 @@ def _is_created_lazily(divergence: Divergence, branch: Branch) -> bool:
     if op is None or op.kind != "creation":
         return False
     return bool(_EXISTENCE_TEST.search(branch.text)) or any(
-        _is_behind_existence_test(side, op, 0) for side in (branch.yes, branch.no)
+        _EXISTENCE_TEST.search(each.text) and _contains((*each.yes, *each.no), op)
+        for each in _iter_branches((*branch.yes, *branch.no))
     )
-
-
-def _is_behind_existence_test(path: Sequence[Effect], op: Operation, depth: int) -> bool:
-    for effect in path:
-        match effect:
-            case Branch(text=text, yes=yes, no=no):
-                if _EXISTENCE_TEST.search(text) and any(
-                    found is op
-                    for found, _ in islice(iter_operations((*yes, *no)), _MAX_OPERATIONS)
-                ):
-                    return True
-                inner: tuple[Effect, ...] = (*yes, *no)
-            case FunctionCall(callee=callee) if callee.sequence and depth < _MAX_DEPTH:
-                inner = callee.path
-            case LoopEffect(body=body, orelse=after):
-                inner = (*body, *after)
-            case Try(body=body):
-                inner = body
-            case _:
-                continue
-        if _is_behind_existence_test(inner, op, depth + 1):
-            return True
-    return False
 
 
 def _occurrences(
