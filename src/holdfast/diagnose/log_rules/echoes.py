@@ -146,7 +146,7 @@ def is_survived(index: LogIndex, cause: str, lines: Sequence[LogLine]) -> bool:
         for one in index.facts.signals
         if one.name in names and str(one.fields.get("code")) != "0"
     )
-    return index.passes_tests_after(lines) or (
+    return index.are_in_passed_tests(lines) or (
         bool(lines)
         and by_name(cause).family not in _FAMILIES_OF_STEPS
         and all(index.continues_after(line, steps=MIN_STEPS_AFTER) for line in lines)

@@ -57,7 +57,7 @@ from holdfast.diagnose.logs import LogFacts, LogLine
 from holdfast.watcher.rules.placeholders import fill_remedy
 
 #: Signals of a job that runs, or has ended well.
-_LIFE_SIGNALS = frozenset({"finished", "progress", "pace"})
+_LIFE_SIGNALS = frozenset({"finished", "progress", "pace", "tests-ok"})
 MAX_SUSPECTS = 3
 MAX_CONSEQUENCES = 6
 #: A root cause of these tiers says that something failed before.

@@ -28,6 +28,8 @@ FATAL = frozenset(
     aborted terminated cuda-out-of-memory
     """.split()
 )
+#: unittest prints "OK" this many lines after the number of tests at most.
+_OK_LINES = 3
 #: Exit codes that are no failure of the rank: none, success, and SIGTERM by the launcher.
 _HARMLESS_EXIT_CODES = (None, 0, -15)
 #: Times up to this one have no date, or count from the host's boot (``logs/lines.py``).
@@ -241,13 +243,35 @@ class LogIndex:
             any(one.name == "finished" for one in self._progress_after(line)) for line in lines
         )
 
-    def passes_tests_after(self, lines: Collection[LogLine]) -> bool:
-        """Return whether a test framework reports in the log of each line that all tests passed."""
-        reports = [one.line for one in self.all("finished") if "tests" in one.fields]
+    def are_in_passed_tests(self, lines: Collection[LogLine]) -> bool:
+        """Return whether all lines are of runs of tests of which a framework reports success."""
         return bool(lines) and all(
-            any(one.source == line.source and one.number > line.number for one in reports)
+            any(
+                source == line.source and begin < line.number < end
+                for source, begin, end in self._passed_tests
+            )
             for line in lines
         )
+
+    @cached_property
+    def _passed_tests(self) -> list[tuple[str, int, int]]:
+        """Log, first and last line of each run of tests; unittest prints no first one."""
+        found: list[tuple[str, int, int]] = []
+        for report in self.all("tests-ok"):
+            line = report.line
+            name = "tests-begin" if "tests" in report.fields else "tests-ran"
+            earlier = [
+                one.line.number
+                for one in self.all(name)
+                if one.line.source == line.source and one.line.number < line.number
+            ]
+            if name == "tests-begin" and earlier:
+                before = max((end for log, _, end in found if log == line.source), default=-1)
+                begin = min((one for one in earlier if one > before), default=line.number)
+                found.append((line.source, begin, line.number))
+            elif earlier and line.number - earlier[-1] <= _OK_LINES:
+                found.append((line.source, 0, line.number))
+        return found
 
     def _progress_after(self, line: LogLine) -> Iterator[LoggedSignal]:
         for source, signals in self._progress_by_log.items():

@@ -90,7 +90,7 @@ def find_error_at_end(index: LogIndex) -> Iterator[CauseCandidate]:
 
 
 def _is_followed_by_life(index: LogIndex, line: LogLine) -> bool:
-    ended = any(is_later(end.line, line) for end in index.all("finished"))
+    ended = any(is_later(end.line, line) for end in index.all("finished", "tests-ok"))
     return ended or index.continues_after(line, steps=1)
 
 

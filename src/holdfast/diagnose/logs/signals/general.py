@@ -221,8 +221,6 @@ TRAINING = rows(
             r"\b(?:[Jj]ob|[Rr]un|[Tt]raining) (?:has )?(?:finished|completed|ended|exited)[:,]? "
             r"(?:with )?(?:success\w*|(?:exit )?(?:code|status)[ =:]{0,3}0\b)"
         ),
-        # pytest
-        r"^=+ (?P<tests>\d+) passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in ",
     ),
     ("finished", r"train_runtime|训练完成|[Ff]inished (?:training|successfully)"),
     (
@@ -391,8 +389,19 @@ ANCHORED = (
         r"^[Rr]ank[ =:]{0,2}\d{1,6}(?: of |/)(?P<world>\d{1,6})\b",
         find=r"[Rr]ank[ =:]{0,2}\d+(?: of |/)\d",
     ),
+    ScanRow(
+        "tests-ok",
+        r"^=+ (?P<tests>\d+) passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in ",
+        find=r"\d passed\b",
+    ),
+    ScanRow(
+        "tests-begin",
+        r"^(?:=+ test session starts =+|\S{1,200}\.py::\S{1,200} (?:PASSED|XFAIL|SKIPPED))",
+        find=r"test session starts|\.py::",
+    ),
     # unittest
-    ScanRow("finished", r"^(?P<tests>OK)(?: \([a-z ,=\d]+\))?\s*$", find=r"\bOK(?:\s*$| \()"),
+    ScanRow("tests-ran", r"^Ran \d{1,6} tests? in [\d.]{1,12}s", find=r"\bRan \d+ tests? in"),
+    ScanRow("tests-ok", r"^OK(?: \([a-z ,=\d]+\))?\s*$", find=r"\bOK(?:\s*$| \()"),
     ScanRow("actor-failed", r"^\s*pid: (?P<pid>\d+)$", find=r"\bpid: \d+"),
     ScanRow("failed-rank-json", r'^\s*"(?P<rank>\d+)": \{', find=r'"\d+": \{'),
 )
