@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 import threading
@@ -196,6 +197,16 @@ def test_a_rank_of_this_host_is_sampled_now(tmp_path):
     assert any("test_a_rank_of_this_host_is_sampled_now" in frame for frame in stack.frames)
     gone = read_stack(folder, 2, host="node7")
     assert gone == RankStack(why="it runs on node7; there: holdfast attach")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+def test_a_folder_of_another_user_cannot_name_a_process(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"traces": str(tmp_path)}))
+    TraceWriter(tmp_path / "rank3.trace", rank=3, world_size=4).map.close()
+    os.chown(folder, 12345, -1)
+    assert read_stack(folder, 3).why == "its process is of another user than the run folder"
 
 
 @pytest.mark.parametrize("path", ["", f"/run/{RUN}", "/?token=secret"])

@@ -65,6 +65,12 @@ def _sample(folder: Path, rank: int, host: str) -> tuple[str, ...] | Unknown:
         return Unknown(str(error))
     if header.host not in ("", own):
         return Unknown(elsewhere or f"it runs on {header.host}; there: holdfast attach")
+    try:
+        is_owners = Path(f"/proc/{header.pid}").stat().st_uid == folder.stat().st_uid
+    except OSError:
+        return Unknown("its process has ended")
+    if not is_owners:  # whoever can write the folder could name any process
+        return Unknown("its process is of another user than the run folder")
     stacks = sample_stacks(header.pid, SAMPLE_S, start_ticks=header.start_ticks)
     thread = stacks if isinstance(stacks, Unknown) else main_thread(stacks)
     return thread if isinstance(thread, Unknown) else tuple(map(str, thread.frames))
