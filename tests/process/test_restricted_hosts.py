@@ -79,18 +79,19 @@ def test_a_read_only_folder_without_shared_memory(tmp_path):
         f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder} && cd {folder}"
         " && mount -t tmpfs -o size=4k none /dev/shm"
     )
-    status, output = run(folder, *MOUNTS, read_only, TMPDIR=str(temporary))
+    two = ("--nproc-per-node", "2")
+    status, output = run(folder, *MOUNTS, read_only, arguments=two, TMPDIR=str(temporary))
     assert status == 0, output
-    assert "sum 1" in output
+    assert output.count("sum 2") == 2
     assert f"{folder} is not writable: the run folder is in {temporary}" in output
     assert "trace files are written to" in output
     assert len(list(temporary.glob("holdfast-runs-*/*/run.json"))) == 1
 
 
 def test_a_pid_namespace(tmp_path):
-    status, output = run(tmp_path, *nodes.UNSHARE)
+    status, output = run(tmp_path, *nodes.UNSHARE, arguments=("--nproc-per-node", "2"))
     assert status == 0, output
-    assert "sum 1" in output
+    assert output.count("sum 2") == 2
 
 
 def test_ptrace_refused(tmp_path):

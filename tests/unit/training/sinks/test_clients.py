@@ -209,14 +209,15 @@ if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 guard.write(0, {"loss": 1.0})
 time.sleep(float(sys.argv[3]))
-longest = 0.0
+durations = []
 for step in range(1, 300):
     begun = time.perf_counter()
     guard.write(step, {f"metric {number}": 1.0 for number in range(20)})
-    longest = max(longest, time.perf_counter() - begun)
+    durations.append(time.perf_counter() - begun)
     time.sleep(0.002)
 guard.close(20)
-print(json.dumps({"longest": longest, "lost": guard.lost}))
+slow = sum(duration > 0.25 for duration in durations)
+print(json.dumps({"slow": slow, "lost": guard.lost}))
 """
 
 
@@ -243,7 +244,7 @@ def test_a_full_disk_does_not_affect_training(tmp_path):
     assert stderr.count("JsonLines failed 3 times in a row; it is disabled") == 1
     assert "TensorBoard f" in stderr
     assert result["lost"] > 300
-    assert result["longest"] < 2.0  # a loaded host runs it late
+    assert result["slow"] <= 2  # a loaded host may run a few writes late
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines[:10]] == list(range(10))
 
@@ -256,4 +257,4 @@ def test_an_unwritable_folder_does_not_affect_training(tmp_path):
     for name in ("JsonLines", "TensorBoard", "MLflow"):
         assert stderr.count(f"{name} failed; training continues") == 1
         assert stderr.count(f"{name} lost 300 of 300 writes") == 1
-    assert result["longest"] < 2.0  # a loaded host runs it late
+    assert result["slow"] <= 2  # a loaded host may run a few writes late
