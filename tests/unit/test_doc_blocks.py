@@ -75,7 +75,8 @@ def commands_in(line: str) -> Iterator[list[str]]:
 
 def check_command(words: list[str]) -> None:
     """Raise an error if a command or an option does not exist."""
-    context = click.Context(root, info_name="holdfast")
+    # With its settings: click keeps the help option that a command got from its first context.
+    context = click.Context(root, info_name="holdfast", **root.context_settings)
     rest = root.make_parser(context).parse_args(args=list(words))[1]
     if not rest or "…" in rest[0]:
         return

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -56,7 +57,7 @@ def postgresql_database(postgresql):
     """Return the URL of a new database."""
     import psycopg
 
-    name = f"h{ports.free_port()}"
+    name = f"h{secrets.token_hex(8)}"
     with psycopg.connect(f"{postgresql}/postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return f"{postgresql}/{name}"
