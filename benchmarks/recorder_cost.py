@@ -29,7 +29,7 @@ if mode in ("native", "python"):
     from holdfast.core.trace_file import TraceWriter
     from holdfast.recorder.attach import attach
     from holdfast.recorder.build import ensure_built
-    trace = TraceWriter(folder / f"{mode}.trace", rank=0, world_size=1)
+    trace = TraceWriter(folder / f"{os.getpid()}.trace", rank=0, world_size=1)
     library = ensure_built(lambda text: print(text, file=sys.stderr)) if mode == "native" else None
     backend = attach(trace, mode, library)
     assert backend is not None and backend.mode == mode
