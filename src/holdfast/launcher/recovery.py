@@ -42,6 +42,10 @@ MAX_EXPORTED = 64
 class RunObserver(Protocol):
     """Observes the records of a run, on the node that leads the job. No call may block."""
 
+    @property
+    def processes(self) -> frozenset[int]:
+        """Its running processes, which do not end with the workers."""
+
     def changed(self, folder: Path) -> None:
         """Note that the ledger in the run folder has a new line."""
 
@@ -218,6 +222,11 @@ class Recovery:
             (self._folder.traces / trace_file.TEARDOWN).touch()
         except OSError:
             return  # ranks then save once more within their grace period
+
+    @property
+    def helpers(self) -> frozenset[int]:
+        """The processes of the observer."""
+        return self._observer.processes if self._observer is not None else frozenset()
 
     # For nodes that join later
 

@@ -15,6 +15,8 @@ from holdfast.watcher.agent_messages import (
     PeerSummaries,
     ProgressNote,
     RankWarning,
+    StackAnswer,
+    StackQuestion,
     StartWatching,
     StopWatching,
     SuspicionWithdrawn,
@@ -47,6 +49,8 @@ REQUESTS = (
     LeaderContact(silent_s=9.5),
     StopWatching(),
     JudgeNow(),
+    StackQuestion(rank=3, nonce="n"),
+    StackAnswer(nonce="n", frames=("a.py:1 in f",), why=""),
 )
 REPORT = VerdictReport(
     generation=2,
@@ -68,6 +72,7 @@ REPLIES = (
     RankWarning(rank=1, about="loss", text="d"),
     NodeSummary(summary="e"),
     REPORT,
+    *REQUESTS[-2:],
 )
 
 
