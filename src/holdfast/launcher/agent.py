@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.core import settings
 from holdfast.core.errors import MissingFile
+from holdfast.core.failures import PastFailure, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import Verdict
 from holdfast.core.text import pluralize
 from holdfast.host.checks import CheckContext
@@ -37,7 +38,6 @@ from holdfast.launcher.elastic.generation import (
     OrderAction,
 )
 from holdfast.launcher.messages import LaunchPlan, print_message
-from holdfast.launcher.policy import PastFailure, RecoveryAction, RecoveryDecision
 from holdfast.launcher.preemption import Preemption, read_preemption
 from holdfast.launcher.recovery import Recovery
 from holdfast.launcher.stack_relay import StackRelay

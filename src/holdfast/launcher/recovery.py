@@ -16,20 +16,14 @@ import msgspec
 from holdfast.core import adjustments, trace_file
 from holdfast.core.adjustments import Adjustments
 from holdfast.core.errors import HoldfastError, HostUnfit
+from holdfast.core.failures import JobState, PastFailure, RecoveryAction, RecoveryDecision
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.core.text import pluralize
 from holdfast.launcher import past_runs, policy
 from holdfast.launcher.elastic.generation import Generation, NodeStatus
 from holdfast.launcher.host_gate import HostGate
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import (
-    OnHang,
-    PastFailure,
-    RecoveryAction,
-    RecoveryDecision,
-    RecoveryOptions,
-)
+from holdfast.launcher.policy import OnHang, RecoveryOptions
 from holdfast.watcher.agent_messages import VerdictReport
-from holdfast.watcher.job_state import JobState
 from holdfast.watcher.run_folder import RunFolder
 
 ADJUSTMENTS = "adjustments.json"

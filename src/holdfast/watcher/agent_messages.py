@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.core.failures import JobState
 from holdfast.core.findings import Verdict
-from holdfast.watcher.job_state import JobState
 
 
 class DumpLocation(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import signal
 import msgspec
 import pytest
 
+from holdfast.core.failures import JobState
 from holdfast.core.findings import Finding, Level, Subject, Verdict, verdict_to_json
 from holdfast.core.trace_file import TraceNote, TraceWriter
 from holdfast.launcher import agent
@@ -38,7 +39,6 @@ from holdfast.watcher.agent_messages import (
     decode_request,
     encode_message,
 )
-from holdfast.watcher.job_state import JobState
 from holdfast.watcher.run_folder import RunFolder
 
 ROOT = Finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.failures import JobState
 from holdfast.core.findings import Verdict
 from holdfast.core.rank_table import StepProblem
 from holdfast.watcher.agent_messages import (
@@ -28,7 +29,6 @@ from holdfast.watcher.agent_messages import (
     decode_request,
     encode_message,
 )
-from holdfast.watcher.job_state import JobState
 
 START = StartWatching(
     generation=2,
