@@ -32,7 +32,7 @@ from holdfast.host.memory_kills import read_kill_counters, was_oom_killed
 from holdfast.host.processes import child_processes, inspection, python_stacks
 from holdfast.host.processes.child_processes import ChildrenUsage, ChildrenWatch
 from holdfast.host.processes.inspection import Activity, ProcessSample
-from holdfast.watcher.agent_messages import DumpLocation
+from holdfast.watcher.agent_messages import DumpLocation, StackAnswer, StackQuestion
 from holdfast.watcher.call_latency import CallLatencies
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpRequests
@@ -151,16 +151,17 @@ class NodeSensor:
             for rank in living:
                 rank.add_stack(samples[rank.worker.pid])
 
-    def sample_stack(self, rank: int) -> tuple[str, ...] | Unknown:
+    def sample_stack(self, question: StackQuestion) -> StackAnswer:
         """Return where a local rank is now: its innermost frames, within STACK_LIMIT_S."""
-        sensor = self._ranks.get(rank)
+        sensor = self._ranks.get(question.rank)
         if sensor is None or sensor.exit_code is not None:
-            return Unknown("its process has ended")
+            return StackAnswer(nonce=question.nonce, why="its process has ended")
         pid = sensor.worker.pid
         stack = _sample_stacks({pid: Path(f"{sensor.worker.trace}.stacks")})[pid]
         if isinstance(stack, Unknown):
-            return stack
-        return tuple(shorten(str(frame), MAX_FRAME) for frame in stack.frames[:MAX_FRAMES])
+            return StackAnswer(nonce=question.nonce, why=stack.why)
+        frames = (shorten(str(frame), MAX_FRAME) for frame in stack.frames[:MAX_FRAMES])
+        return StackAnswer(nonce=question.nonce, frames=tuple(frames))
 
     def request_dumps(self) -> None:
         """Request dumps from living ranks where they help; a later observation reads them."""

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from holdfast.core import settings
 from holdfast.core.atomic_files import write_atomic
-from holdfast.core.findings import Finding, Unknown, Verdict
+from holdfast.core.findings import Finding, Verdict
 from holdfast.core.live_state import LiveState
 from holdfast.core.rank_table import ProcessState
 from holdfast.core.redaction.redact_command import redact_arguments
@@ -128,10 +128,8 @@ class NodeWatcher:
                     self._add_peer(node, encoded)
             case LeaderContact(silent_s=silent_s) if self._job is not None:
                 self._set_leader_silence(self._job, silent_s)
-            case StackQuestion(rank=rank, nonce=nonce) if self._node is not None:
-                frames = self._node.sample_stack(rank)
-                why = frames.why if isinstance(frames, Unknown) else ""
-                yield StackAnswer(nonce=nonce, frames=() if why else frames, why=why)
+            case StackQuestion() if self._node is not None:
+                yield self._node.sample_stack(request)
             case StackAnswer():
                 self._port.answer(request)
             case StopWatching():
