@@ -53,7 +53,7 @@ class WaitTimes:
         observed = []
         for rank, trace in traces.items():
             slices = self._slices.setdefault(rank, deque(maxlen=SLICES))
-            rows = trace.table()
+            rows = trace.table(now - (SLICES + 1) * self._slice_s)
             slices.extend(measure_slices(trace, numbers, self._slice_s, now, rows))
             host_seconds = self._host_seconds.setdefault(rank, deque(maxlen=SLICES + 1))
             host_seconds.append((now, *trace.host_seconds()))
@@ -109,10 +109,10 @@ def measure_slices(
 ) -> list[WaitSlice]:
     """Return the slices of one rank, without those that its ring lost or that lie in a phase."""
     rows, step = trace.table() if rows is None else rows, trace.step()
-    if not len(rows):
+    if not trace.begun:
         return []
     begins = (rows["entered"].astype(np.float64) + trace.header.offset_ns) / 1e9
-    oldest = begins[0] if trace.begun > trace.records else trace.header.started
+    oldest = trace.complete_since()
     ends = np.where(
         rows["completed"] > 0,
         (rows["completed"].astype(np.float64) + trace.header.offset_ns) / 1e9,

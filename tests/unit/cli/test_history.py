@@ -5,10 +5,9 @@ import json
 import pytest
 
 from holdfast import cli
+from holdfast.core.failures import JobFailure, JobState, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import Fact
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
-from holdfast.watcher.job_state import JobState
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 
 FAILURE = JobFailure(
     at=102.5,

@@ -15,7 +15,8 @@ from holdfast import recorder
 from holdfast.core import native_extension
 from holdfast.recorder import bootstrap, build, parse_duration
 from holdfast.recorder.torch_extension import torch_release
-from holdfast.watcher.trace_reader import TraceNotes, TraceReading
+from holdfast.watcher.trace_notes import TraceNotes
+from holdfast.watcher.trace_reader import TraceReading
 from holdfast.watcher.tracebacks import read_crash
 from tests.ports import free_port
 

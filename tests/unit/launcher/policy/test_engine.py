@@ -5,15 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.core.failures import PastFailure, RecoveryAction
 from holdfast.core.findings import Level
-from holdfast.launcher.policy import (
-    DO_NOT_REQUEUE,
-    OnHang,
-    PastFailure,
-    RecoveryAction,
-    RecoveryOptions,
-    decide,
-)
+from holdfast.launcher.policy import DO_NOT_REQUEUE, OnHang, RecoveryOptions, decide
 from holdfast.launcher.policy.engine import IDLE_FACTOR
 from tests.unit.launcher.policy.failures import MANY, decide_all, failure, raised, trouble
 

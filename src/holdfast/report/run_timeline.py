@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from holdfast.core.errors import MissingFile
+from holdfast.core.failures import JobFailure
 from holdfast.core.findings import Fact
+from holdfast.core.ledger import FILE, LedgerEvent, LedgerRecord
 from holdfast.core.rank_sets import compress_ranks
 from holdfast.core.text import encodable, format_duration, one_line, pluralize
-from holdfast.launcher.ledger import FILE, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure
 
 #: Number of facts shown per failure; the incident report has all.
 MAX_FACTS = 4
