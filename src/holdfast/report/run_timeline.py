@@ -36,9 +36,8 @@ def find_newest_run(base: Path) -> Path:
         return base
     runs = sorted(path.parent for path in base.glob(f"*/{FILE}"))
     if not runs:
-        raise MissingFile(
-            base, why=f"it contains no {FILE}", next_step="pass a run folder of `holdfast run`"
-        )
+        why = f"it contains no {FILE}" if base.exists() else MissingFile.why
+        raise MissingFile(base, why=why, next_step="pass a run folder of `holdfast run`")
     return runs[-1]
 
 

@@ -37,9 +37,8 @@ def find_run_folders(folder: Path) -> tuple[Path, ...]:
         return (folder,)
     runs = tuple(sorted(path.parent for path in folder.glob(f"*/{FILE}")))
     if not runs:
-        raise MissingFile(
-            folder, why=f"it contains no {FILE}", next_step="pass a run folder of `holdfast run`"
-        )
+        why = f"it contains no {FILE}" if folder.exists() else MissingFile.why
+        raise MissingFile(folder, why=why, next_step="pass a run folder of `holdfast run`")
     return runs
 
 
