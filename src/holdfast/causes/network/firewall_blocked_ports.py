@@ -61,7 +61,7 @@ FIREWALL_BLOCKED_PORTS = Cause(
             sentence="a peer cannot be reached over EFA",
             patterns=(
                 "Unable to insert remote address into address vector",
-                r"Unreachable remote \(never received a response\)",
+                r"Unreachable remote \(never received a response\)|\(connection never established",
             ),
             examples=(
                 (
@@ -75,23 +75,6 @@ FIREWALL_BLOCKED_PORTS = Cause(
                 ),
             ),
             precedence=-1,
-        ),
-        LogSignal(
-            name="efa-handshake",
-            tier=Tier.NAMED,
-            confidence=0.65,
-            sentence="a peer never answered over EFA: its security group drops the packets in one "
-            "direction, or its process is gone",
-            patterns=(
-                r"Unresponsive receiver \((?:connection never established|reachable by EFA device)",
-            ),
-            examples=(
-                (
-                    "n1:5:9 [0] NCCL WARN NET/OFI Request 0x7f00 completed with error. RC: 103. "
-                    "Error: 4126 (Unresponsive receiver (reachable by EFA device but handshake "
-                    "failed) My EFA addr: fi_addr_efa://[fe80::1]:0:9"
-                ),
-            ),
         ),
         LogSignal(
             name="no-route",
