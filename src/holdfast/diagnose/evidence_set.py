@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -105,7 +105,10 @@ class EvidenceSet:
             if isinstance(inner, io.BytesIO):
                 add(len(inner.getbuffer()))
                 return inner
-            return buffered(CountingStream(inner, add), file.size)
+            stream = CountingStream(inner, add)
+            if file.kind is EvidenceKind.LOG:
+                return cast(BinaryIO, stream)  # read in large parts
+            return buffered(stream, file.size)
 
         return replace(file, open=open_counted)
 

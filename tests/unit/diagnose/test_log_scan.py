@@ -253,6 +253,24 @@ def test_between_the_ends_sparse_rows_are_reported_once_per_block(
     assert (scanner.lines, scanner.bytes) == (data.count(b"\n"), len(data))
 
 
+@pytest.mark.usefixtures("engine")
+def test_between_the_ends_frequent_rows_are_reported_at_the_beginning_of_a_block_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, size in (("CHUNK_BYTES", 1000), ("FIRST_BYTES", 1), ("LAST_BYTES", 1)):
+        monkeypatch.setattr(scan, name, size)
+    monkeypatch.setattr(search_engines, "FREQUENT_BYTES", 200)
+    lines = [b"." * 9 + b"\n"] * 500
+    for at in (210, 250, 310, 390):  # blocks of 100 lines, the first 20 of them near the beginning
+        lines[at] = b"rank 0001\n"
+        lines[at + 1] = b"zz.......\n"
+    scanner = Scanner(SMALL_TABLE, sparse={"field", "repeats"}, frequent={"field"})
+    found = [hit.number - 1 for hit in scanner.scan(io.BytesIO(b"".join(lines)))]
+    assert found == [210, 211, 310, 311]
+    lines[210] = lines[310] = lines[0]
+    assert [hit.number - 1 for hit in scanner.scan(io.BytesIO(b"".join(lines)))] == [211, 311]
+
+
 def test_sparse_rows_of_later_logs_are_searched_only_near_their_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -73,6 +73,13 @@ def test_lines_do_not_depend_on_chunks(form: str, monkeypatch: pytest.MonkeyPatc
     assert lines_in(raw) == expected
 
 
+def test_a_first_line_with_the_length_of_a_terminal_is_whole() -> None:
+    first = "Training a model of 7 layers on a set of 41 files, with seed 3 and precision b16"
+    lines = [first, "loaded 41 files", "step 1 loss 2.0", "step 2 loss 1.9"]
+    assert len(first) == 80
+    assert [line for _, line in lines_in("\n".join(lines).encode())] == lines
+
+
 @settings(deadline=None, max_examples=60)  # the machine may be busy
 @given(st.sampled_from(sorted(FORMS)), st.data())
 def test_a_growing_log_has_the_same_lines(form: str, draw: st.DataObject) -> None:

@@ -44,6 +44,9 @@ SPARSE_SIGNALS = frozenset(
     """.split()
 )
 
+#: Those of them whose search costs more than that of all other signals.
+FREQUENT_SIGNALS = frozenset({"progress", "pace", "input-total", "memory-reading"})
+
 _TRACEBACK_SIGNALS = frozenset({"notice", "traceback", "frame", "exception"})
 #: The last line of a traceback whose exception has an unusual name: it is not indented.
 _LAST_LINE = re.compile(
@@ -70,7 +73,7 @@ def read_logs(files: Iterable[EvidenceFile]) -> LogFacts:
 def create_scanner() -> Scanner:
     """Return a scanner for all signals."""
     patterns = [(row.name, row.find or row.expression, row.ignore_case) for row in ROWS]
-    return Scanner(patterns, sparse=SPARSE_SIGNALS, followed={"frame"})
+    return Scanner(patterns, sparse=SPARSE_SIGNALS, frequent=FREQUENT_SIGNALS, followed={"frame"})
 
 
 @dataclass
@@ -226,6 +229,7 @@ class LogReader:
         for hit in scanner.scan(lines, following=self._following):
             parsed = self._parser.parse(hit.line, hit.number + before, log.origin(hit.number))
             self._add_hit(hit, parsed)
+        self._sampler.count(name, scanner.line_feeds)
         self._following = scanner.following
         self._lines_of_log += scanner.lines
         self._lines += log.lines

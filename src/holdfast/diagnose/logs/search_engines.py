@@ -22,6 +22,8 @@ SearchPattern = tuple[str, str, bool]
 LineMatch = tuple[int, int, tuple[int, ...]]
 #: Searches a block of whole lines.
 BlockSearch = Callable[[bytes], Iterator[LineMatch]]
+#: Frequent rows are searched on the lines that begin in this much of a block.
+FREQUENT_BYTES = 1 << 16
 
 #: A group's name, which Hyperscan does not support.
 _GROUP_NAME = re.compile(r"(?<!\\)\(\?P<\w+>")
@@ -32,25 +34,30 @@ def compile_with_re(
     once: Collection[int] = (),
     *,
     accompanying: Collection[int] = (),
+    frequent: Collection[int] = (),
 ) -> BlockSearch:
     """Return the reference search: line by line, about 1 MB/s for 200 patterns.
 
-    Of the rows in ``once``, only the first match in a block counts; those in ``accompanying`` count
-    on lines with other rows, and on the last line.
+    Of the rows in ``once``, only the first match in a block counts, of those in ``frequent`` only
+    matches in its first FREQUENT_BYTES; those in ``accompanying`` count on lines with other rows,
+    and on the last line.
     """
     compiled = dict(enumerate(_compile_all(tuple(patterns))))
     alone = frozenset(accompanying)
 
     def search(block: bytes) -> Iterator[LineMatch]:
         begin, left = 0, dict(compiled)
+        first_end = _end_of_first(block)
         while begin < len(block):
+            if begin == first_end:
+                left = {row: one for row, one in left.items() if row not in frequent}
             end = block.find(b"\n", begin) + 1 or len(block)
             line = block[begin:end]
             rows = tuple(row for row, pattern in left.items() if pattern.search(line))
             if rows and (end == len(block) or not alone.issuperset(rows)):
                 yield begin, end, rows
             for row in once and set(once).intersection(rows):
-                del left[row]
+                left.pop(row, None)
             begin = end
 
     return search
@@ -62,16 +69,18 @@ def compile_with_hyperscan(
     separate: Collection[int] = (),
     *,
     accompanying: Collection[int] = (),
+    frequent: Collection[int] = (),
 ) -> BlockSearch | None:
     """Return a search for all patterns at once; None if Hyperscan is missing or rejects one.
 
     Of the rows in ``once``, Hyperscan reports only the first match in a block. If that spans a line
     feed, the row has none in this block. The rows in ``separate`` get a database of their own, so
-    that tables that differ in their options only share the large one. The rows in ``accompanying``,
-    all or none of these, count as in ``compile_with_re``.
+    that tables that differ in their options only share the large one; so do those in ``frequent``,
+    which are some of them. The rows in ``accompanying``, all or none of ``separate``, count as in
+    ``compile_with_re``.
     """
-    rows = range(len(patterns))
-    groups = [[row for row in rows if (row in separate) is apart] for apart in (False, True)]
+    kinds = [(row in separate) + (row in frequent) for row in range(len(patterns))]
+    groups = [[row for row, kind in enumerate(kinds) if kind == one] for one in range(3)]
     databases = [
         _compile_database(
             tuple((row, patterns[row]) for row in group), frozenset(once).intersection(group)
@@ -85,11 +94,16 @@ def compile_with_hyperscan(
     scans = [(database, scratch_of(database)) for database in databases]
     compiled = _compile_all(tuple(patterns))
     of_last_line = scans.pop() if accompanying else None
+    of_first = scans.pop() if frequent else None
 
     def search(block: bytes) -> Iterator[LineMatch]:
         candidates = _CandidateLines(block, len(compiled))
         for database, scratch in scans:
             database.scan(block, match_event_handler=candidates.add, scratch=scratch)
+        if of_first is not None:
+            database, scratch = of_first
+            first = block[: _end_of_first(block)]
+            database.scan(first, match_event_handler=candidates.add, scratch=scratch)
         if of_last_line is not None:
             database, scratch = of_last_line
             begin = block.rfind(b"\n", 0, -1) + 1
@@ -109,6 +123,11 @@ def compile_with_hyperscan(
                 yield begin, end, rows
 
     return search
+
+
+def _end_of_first(block: bytes) -> int:
+    """Return where the lines end that begin in the first FREQUENT_BYTES."""
+    return block.find(b"\n", FREQUENT_BYTES - 1) + 1 or len(block)
 
 
 class _CandidateLines:
