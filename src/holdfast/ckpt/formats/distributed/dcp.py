@@ -37,6 +37,8 @@ _SHARD = re.compile(r"__(\d+)_\d+\.distcp\Z")
 _STATE = re.compile(r"rank-(\d+)\.state\Z")
 _RANK_INDEX = re.compile(r"__(\d+)\.metadata\Z")
 WRITER = "torch.distributed.checkpoint"
+#: A value that torchtitan's Trainer saves, and its name.
+_TORCHTITAN_VALUE, _TORCHTITAN = "train_state.step", "torchtitan"
 
 
 def detect_format(path: Path) -> CheckpointFormat | None:
@@ -56,7 +58,9 @@ def read_contents(path: Path, hints: MappingHints | None = None) -> CheckpointCo
     """
     folder = DcpFolder(path)
     sections = folder.sections()
-    return folder.contents(CheckpointFormat.DCP, sections, folder.optimizer(sections, hints))
+    writer = _TORCHTITAN if _TORCHTITAN_VALUE in sections.values else WRITER
+    optimizer = folder.optimizer(sections, hints)
+    return folder.contents(CheckpointFormat.DCP, sections, optimizer, writer=writer)
 
 
 class DcpFolder:
