@@ -81,7 +81,19 @@ def pytest_collection() -> Generator[None, object, object]:
     result = yield
     gc.freeze()
     gc.enable()
+    _search_small_logs_fast()
     return result
+
+
+def _search_small_logs_fast() -> None:
+    """Search small logs with Hyperscan, too: a fourth of the time, for about 2000 logs.
+
+    In a command, compiling the patterns would take longer than the search. Both engines find the
+    same: ``unit/diagnose/test_log_scan.py``.
+    """
+    scan = sys.modules.get("holdfast.diagnose.logs.scan")
+    if scan is not None:
+        scan.SMALL_BYTES = -1
 
 
 @pytest.fixture(autouse=True)

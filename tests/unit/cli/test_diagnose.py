@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.cli import main
 from tests.faults.specimens.expected import guilty_line
+from tests.hypothesis_profiles import examples
 from tests.process.launched import Launched
 from tests.process.test_attach import TorchrunJob
 
@@ -400,9 +401,7 @@ FIRST_BYTES = [
 ]
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(st.sampled_from(FIRST_BYTES), st.binary(max_size=400)), min_size=1, max_size=3
