@@ -60,8 +60,7 @@ def command(
     from holdfast.preflight.check import check_host, report_lines
 
     if list_all:
-        for check in CHECKS.values():
-            click.echo(f"{check.name:<20} {check.description}")
+        click.echo("\n".join(f"{each.name:<20} {each.description}" for each in CHECKS.values()))
         return 0
     if use_connect and html is not None:
         raise click.UsageError("--html cannot be combined with --connect")

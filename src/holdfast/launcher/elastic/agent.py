@@ -185,7 +185,6 @@ class Agent(LocalElasticAgent):
             node=node,
             nodes=nodes,
             world_size=group.workers[0].world_size,
-            restarts_left=self._remaining_restarts,
             workers=tuple(
                 Worker(each.global_rank, each.local_rank, pids[each.local_rank])
                 for each in group.workers

@@ -104,7 +104,6 @@ class Generation:
     node: int
     nodes: int
     world_size: int
-    restarts_left: int
     workers: tuple[Worker, ...]
     board: StatusBoard
     address: str = ""

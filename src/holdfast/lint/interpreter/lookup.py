@@ -72,7 +72,6 @@ _LIBRARY_METHOD_NAMES = (
 )
 #: Maximum number of attributes remembered that hold a value.
 _MAX_STORED_IN = 3
-_MAX_TEXT = 80
 _NAME_ATTRIBUTES = frozenset({"__name__", "__qualname__"})
 
 

@@ -52,12 +52,6 @@ class ImportLink(msgspec.Struct, frozen=True):
     imports: bool = True
 
 
-def split_components(files: Sequence[SourceFile]) -> list[list[SourceFile]]:
-    """Return the connected components of the import graph, in the order of their first files."""
-    parts = connected_parts(range(len(files)), find_links(files))
-    return [[files[at] for at in part] for part in parts]
-
-
 def connected_parts(members: Iterable[int], links: Iterable[ImportLink]) -> list[list[int]]:
     """Return the connected parts of these files, in the order of their first members."""
     leader = {at: at for at in members}

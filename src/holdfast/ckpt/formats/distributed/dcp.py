@@ -73,7 +73,7 @@ class DcpFolder:
         self.problems: list[FileProblem] = []
         self.notes: list[str] = []
         self.blobs = EmbeddedValues(path)
-        self._incomplete_files = self._find_incomplete_files()
+        self._find_incomplete_files()
 
     def sections(self, entries: Iterable[IndexEntry] | None = None) -> Sections:
         """Split the entries into model, optimizer and other values."""
@@ -182,8 +182,8 @@ class DcpFolder:
         ]
         return max(ranks) + 1 if ranks else Unknown("no file name contains a rank")
 
-    def _find_incomplete_files(self) -> set[str]:
-        """Return the indexed files that are missing or truncated; each is a problem."""
+    def _find_incomplete_files(self) -> None:
+        """Add the indexed files that are missing or truncated to the problems."""
         self._required_sizes: dict[str, int] = {}
         for entry in self.entries:
             for chunk in entry.chunks:
@@ -194,7 +194,6 @@ class DcpFolder:
         self._keys_are_joined = all(
             entry.path == (entry.key,) for entry in self.entries
         ) and _has_section_words(self.entries)
-        short = set()
         for file, needed in sorted(self._required_sizes.items()):
             actual = self.files.get(file)
             if actual is None:
@@ -211,10 +210,6 @@ class DcpFolder:
                 self.problems.append(
                     FileProblem(kind="truncated", file=file, why=why, rank=rank_in_name(file))
                 )
-            else:
-                continue
-            short.add(file)
-        return short
 
     def _is_complete(self, chunk: IndexChunk) -> bool:
         actual = self.files.get(chunk.file)
