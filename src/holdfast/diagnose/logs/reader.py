@@ -226,9 +226,11 @@ class LogReader:
         before = self._lines_of_log
         lines = self._sampler.watch(name, self._file_rank, log, continues=after_lines > 0)
         parsed: LogLine | None = None
+        is_counted = False
         for hit in scanner.scan(lines, following=self._following):
             parsed = self._parser.parse(hit.line, hit.number + before, log.origin(hit.number))
             self._add_hit(hit, parsed)
+            is_counted = bool(hit.rows)
         self._sampler.count(name, scanner.line_feeds)
         self._following = scanner.following
         self._lines_of_log += scanner.lines
@@ -238,8 +240,10 @@ class LogReader:
             number, raw = scanner.last
             if parsed is None or parsed.number != number + before:
                 parsed = self._parser.parse(raw, number + before, log.origin(number))
+                is_counted = False
             self._last = parsed
-            self._count_line(parsed)
+            if not is_counted:
+                self._count_line(parsed)
         return log.lines
 
     def _add_hit(self, hit: ScanHit, line: LogLine) -> None:
@@ -254,6 +258,8 @@ class LogReader:
             self._count_line(line)
         for index in hit.rows:
             row, owner = ROWS[index], line
+            if row.name == "progress" and self._last_step == (line.source, line.number):
+                continue  # one line, one step
             fields = extract_fields(row, line.text)
             if fields is None:  # the match is in a prefix or progress bar, maybe another rank's
                 fields = extract_fields(row, hit.line.decode("utf-8", errors="replace"))
@@ -293,10 +299,7 @@ class LogReader:
 
     def _add_signal(self, row: ScanRow, line: LogLine, fields: Fields, process: str) -> None:
         if row.name == "progress":
-            step = line.source, line.number
-            if step == self._last_step:
-                return  # one line, one step
-            self._last_step = step
+            self._last_step = line.source, line.number
         if row.name in _TRACEBACK_SIGNALS:
             self._tracebacks.add_signal(row.name, line, fields)
             return
