@@ -257,13 +257,10 @@ class LogReader:
         if hit.rows:
             self._count_line(line)
         for index in hit.rows:
-            row, owner = ROWS[index], line
+            row = ROWS[index]
             if row.name == "progress" and self._last_step == (line.source, line.number):
                 continue  # one line, one step
-            fields = extract_fields(row, line.text)
-            if fields is None:  # the match is in a prefix or progress bar, maybe another rank's
-                fields = extract_fields(row, hit.line.decode("utf-8", errors="replace"))
-                owner = replace(line, rank=None)
+            owner, fields = _extract_fields(row, line, hit.line)
             if fields is None:
                 continue
             if process is not None:
@@ -351,6 +348,15 @@ class LogReader:
             lines=self._lines,
             bytes=self._bytes,
         )
+
+
+def _extract_fields(row: ScanRow, line: LogLine, raw: bytes) -> tuple[LogLine, Fields | None]:
+    """Return the fields of ``row``, and the line without its rank if they are another rank's."""
+    fields = extract_fields(row, line.text)
+    if fields is not None:
+        return line, fields
+    # The match is in a prefix or progress bar.
+    return replace(line, rank=None), extract_fields(row, raw.decode("utf-8", errors="replace"))
 
 
 def _process_fields(name: str, process: re.Match[bytes]) -> Fields:
