@@ -46,7 +46,7 @@ def recognize_glued_lines(first: FirstLines) -> Callable[[], TransportDecoder] |
 
 def recognize_literal_line_feeds(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     r"""Claim a log of lines that have ``\n`` in place of line feeds."""
-    if b"\\n" not in first.data:
+    if b"\\" not in first.data or b"\\n" not in first.data:
         return None
     several = [one for one in first.contents if _has_literal_line_feeds(one)]
     return LiteralLineFeeds if 2 * sum(map(len, several)) >= len(first.data) else None
