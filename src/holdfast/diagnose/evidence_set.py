@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -110,7 +110,9 @@ class EvidenceSet:
                 return cast(BinaryIO, stream)  # read in large parts
             return buffered(stream, file.size)
 
-        return replace(file, open=open_counted)
+        return EvidenceFile(
+            file.name, file.kind, file.size, open_counted, file.read_errors, file.path
+        )
 
     def finish_reading(self) -> None:
         """Set ``read``, once all files were read."""
