@@ -48,6 +48,7 @@ RECORD_DTYPE = np.dtype(
         ("check", "<u8"),
     ]
 )
+_BYTES = np.dtype((np.void, RECORD_DTYPE.itemsize))
 #: Words of a group: entered, completed, entered_ns, completed_ns, peer_entered, peer_completed,
 #: and two spare ones.
 _GROUP_WORDS = trace_file.GROUP_BYTES // 8
@@ -210,8 +211,8 @@ class TraceReading:
         return max(int(unix_s * 1e9) - self.header.offset_ns, 1)
 
     def _records(self, selected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        rows = self._ring[selected]
-        return _by_number(rows[_is_intact(rows)])
+        rows = select(self._ring, selected)
+        return _by_number(select(rows, _is_intact(rows)))
 
     def pending(self) -> list[RecordedCall]:
         """Return the calls entered and not completed, oldest first.
@@ -223,7 +224,7 @@ class TraceReading:
         places = self._places_to_read()
         if not len(places):
             return []
-        rows = self._ring[places]
+        rows = select(self._ring, places)
         newest = self._read - (self._read - 1 - places) % len(self._ring)
         number = rows["number"].astype(np.int64)
         intact = _is_intact(rows)
@@ -235,7 +236,7 @@ class TraceReading:
         pending[uncertain[np.argsort(number[uncertain])][:-MAX_UNCERTAIN]] = False
         self._open = places[unwritten | pending]
         self.read_notes()
-        return [self.operation(row) for row in _by_number(rows[pending])]
+        return [self.operation(row) for row in _by_number(select(rows, pending))]
 
     def _places_to_read(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the places in the ring of calls that may be pending, and note them as read."""
@@ -340,9 +341,19 @@ def _name_of(names: tuple[str, ...], number: Any) -> str:
     return names[int(number)] if int(number) < len(names) else f"#{int(number)}"
 
 
+def select(
+    rows: np.ndarray[Any, Any], selected: np.ndarray[Any, np.dtype[Any]]
+) -> np.ndarray[Any, Any]:
+    """Return ``rows[selected]``, a mask or indices: of records, that takes 60 times as long."""
+    if selected.dtype == np.bool_:
+        selected = np.flatnonzero(selected)
+    found: np.ndarray[Any, Any] = rows.view(_BYTES)[selected].view(RECORD_DTYPE)
+    return found
+
+
 def _by_number(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Sort records; ``np.sort`` with ``order`` takes several times as long."""
-    return rows[np.argsort(rows["number"])] if len(rows) > 1 else rows
+    return select(rows, np.argsort(rows["number"]))
 
 
 def _is_intact(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.core import trace_file
 from holdfast.core.rank_table import NO_EXTRA_WORK, ExtraWork, GroupTiming, WaitSlice
-from holdfast.watcher.call_timings import SYNCHRONIZING, measure_timings
+from holdfast.watcher.call_timings import IS_SYNCHRONIZING, measure_timings
 from holdfast.watcher.extra_work import add_phases, measure_extra_work
 from holdfast.watcher.trace_reader import TraceReading
 
@@ -91,7 +91,7 @@ class WaitTimes:
 
 def _extra_work(trace: TraceReading, rows: np.ndarray[Any, Any], since: float) -> ExtraWork:
     """Return the extra work of a rank since a time, by its collectives that completed."""
-    kept = np.isin(rows["operation"], SYNCHRONIZING) & (rows["completed"] > 0)
+    kept = IS_SYNCHRONIZING[rows["operation"]] & (rows["completed"] > 0)
     begins, ends = (
         (rows[name][kept].astype(np.float64) + trace.header.offset_ns) / 1e9
         for name in ("entered", "completed")
@@ -118,9 +118,10 @@ def measure_slices(
         (rows["completed"].astype(np.float64) + trace.header.offset_ns) / 1e9,
         now,
     )
-    synchronizing = np.isin(rows["operation"], SYNCHRONIZING)
+    synchronizing = IS_SYNCHRONIZING[rows["operation"]]
     uncertain = (rows["flags"] & trace_file.FLAG_NO_COMPLETION) != 0
-    point_to_point = np.isin(rows["operation"], trace_file.POINT_TO_POINT)
+    sends = trace_file.POINT_TO_POINT
+    point_to_point = (rows["operation"] >= sends[0]) & (rows["operation"] <= sends[-1])
     slices = []
     for number in numbers:
         first, last = number * slice_s, (number + 1) * slice_s
