@@ -50,6 +50,14 @@ def test_a_translated_page_is_not_older_than_the_english_one(page):
     )
 
 
+def test_a_section_that_other_pages_link_to_has_its_name_in_chinese_too():
+    translated = {each.name.replace(".zh.md", ".md"): each.read_text() for each in TRANSLATED}
+    for page in (ROOT / "docs").glob("*.md"):
+        for name, _, section in (link.partition("#") for link in LINK.findall(page.read_text())):
+            if section and name in translated:
+                assert f'<a id="{section}"></a>' in translated[name], (page.name, name, section)
+
+
 def test_every_page_of_the_start_is_translated():
     assert {page.name for page in PAGES} >= {
         "README.zh.md",
