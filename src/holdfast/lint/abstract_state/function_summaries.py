@@ -7,15 +7,15 @@ runs of the functions it called.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.effects import EffectPath
+from holdfast.lint.abstract_domain.effects import EffectPath, EffectSummary
 from holdfast.lint.abstract_state.frames import FunctionSummary
-from holdfast.lint.sources.modules import Function
+from holdfast.lint.sources.modules import Class, Function
 
 #: Pseudo-attribute: whether a class's instances are sharded.
 SHARDED = "<sharded>"
@@ -29,11 +29,14 @@ AttributeKey = tuple[object, str]
 class FunctionRun:
     """A function run in one context, its callees and divergences; module level has no function.
 
-    ``round`` is the last round in which it ran or its ``summary`` was used.
+    ``round`` is the last round in which it ran or its ``summary`` was used; ``key`` its context,
+    and ``again`` runs the function in that context.
     """
 
     function: Function | None
     round: int
+    key: Hashable = None
+    again: Callable[[], object] | None = None
     summary: FunctionSummary | None = None
     callees: set[FunctionRun] = field(default_factory=set)
     divergences: dict[tuple[str, SourceLine], Divergence] = field(default_factory=dict)
@@ -47,13 +50,15 @@ class SummaryCache:
         self._runs: dict[Hashable, FunctionRun] = {}
         self._readers: dict[AttributeKey, set[FunctionRun]] = defaultdict(set)
         self._stale: set[FunctionRun] = set()
+        self._outdated: set[FunctionRun] = set()
+        self._dropped: dict[Hashable, FunctionRun] = {}
         self._round = 0
         self.current = FunctionRun(None, 0)
 
     @property
     def is_stale(self) -> bool:
         """Return True if a run read something that changed later: another round is needed."""
-        return bool(self._stale)
+        return bool(self._stale or self._outdated)
 
     def lookup(self, key: Hashable) -> FunctionSummary | None:
         """Return the summary for a context; None if there is none."""
@@ -76,10 +81,15 @@ class SummaryCache:
                 pending.extend(run.callees)
 
     @contextmanager
-    def run(self, key: Hashable, function: Function) -> Iterator[FunctionRun]:
-        """Run a function in a context; set ``summary`` inside."""
-        caller, run = self.current, FunctionRun(function, self._round)
-        function.run_count += 1
+    def run(
+        self, key: Hashable, function: Function, again: Callable[[], object] | None
+    ) -> Iterator[FunctionRun]:
+        """Run a function in a context; set ``summary`` inside.
+
+        It stays the same object if it is equal to that of the round before.
+        """
+        caller, run = self.current, FunctionRun(function, self._round, key, again)
+        function.run_count += key not in self._dropped
         self.current = run
         try:
             yield run
@@ -87,6 +97,9 @@ class SummaryCache:
             self.current = caller
         caller.callees.add(run)
         self._runs[key] = run
+        old = self._dropped.get(key)
+        if old is not None and _are_equal(old.summary, run.summary):
+            run.summary = old.summary
 
     def record_read(self, owner: object, name: str) -> None:
         """Record that the current run read an attribute or variable."""
@@ -95,30 +108,86 @@ class SummaryCache:
     def record_write(self, owner: object, name: str) -> None:
         """Record a change of an attribute or variable."""
         readers = self._readers.pop((owner, name), None)
-        if readers:
+        if readers and isinstance(owner, Class):
             self._stale |= readers
+        elif readers:
+            self._outdated |= readers
 
     def start_round(self) -> None:
-        """Start the next round: drop runs that read a changed value, and their callers."""
+        """Start the next round: drop or repeat runs that read a changed value, and their callers.
+
+        What was written to an attribute holds at any time: a run repeats now, and its callers only
+        if its result changes. Other values depend on the order of the program.
+        """
         callers: dict[FunctionRun, list[FunctionRun]] = defaultdict(list)
         for run in self._runs.values():
             for called in run.callees:
                 callers[called].append(run)
-        pending = list(self._stale)
-        while pending:
-            for caller in callers.pop(pending.pop(), ()):
-                if caller not in self._stale:
-                    self._stale.add(caller)
+        outdated = self._with_callers(self._outdated, callers)
+        self._runs = {key: run for key, run in self._runs.items() if run not in outdated}
+        pending = [run for run in self._runs.values() if run in self._stale]
+        self._stale, self._outdated = set(), set()
+        self.current = FunctionRun(None, self._round)
+        for run in pending:
+            self._drop(run)
+        for run in pending:  # grows
+            if run.key not in self._runs and run.again is not None:
+                run.again()
+            again = self._runs.get(run.key)
+            for caller in callers.get(run, ()):
+                if caller in outdated or caller.key in self._dropped:
+                    continue
+                if again is None or again.summary is not run.summary:
+                    self._drop(caller)
                     pending.append(caller)
-        self._runs = {key: run for key, run in self._runs.items() if run not in self._stale}
+                else:
+                    caller.callees.discard(run)
+                    caller.callees.add(again)
+        self._dropped = {}
+        outdated.update(pending)
         for readers in self._readers.values():
-            readers.difference_update(self._stale)
-        self._stale = set()
+            readers.difference_update(outdated)
+        self._stale -= outdated
+        self._outdated -= outdated
         self._round += 1
         self.current = FunctionRun(None, self._round)
+
+    @staticmethod
+    def _with_callers(
+        runs: set[FunctionRun], callers: Mapping[FunctionRun, list[FunctionRun]]
+    ) -> set[FunctionRun]:
+        """Return runs with everything that called them."""
+        found, pending = set(runs), list(runs)
+        while pending:
+            for caller in callers.get(pending.pop(), ()):
+                if caller not in found:
+                    found.add(caller)
+                    pending.append(caller)
+        return found
+
+    def _drop(self, run: FunctionRun) -> None:
+        self._dropped[run.key] = run
+        self._runs.pop(run.key, None)
 
     @property
     def current_runs(self) -> Iterator[FunctionRun]:
         """Yield the runs used in this round."""
         yield from (run for run in self._runs.values() if run.round == self._round)
         yield self.current
+
+
+def _are_equal(one: FunctionSummary | None, other: FunctionSummary | None) -> bool:
+    if one is None or other is None:
+        return False
+    return (
+        one.value == other.value
+        and one.mutated == other.mutated
+        and one.facts == other.facts
+        and one.entered == other.entered
+        and _have_equal_effects(one.effects, other.effects)
+    )
+
+
+def _have_equal_effects(one: EffectSummary, other: EffectSummary) -> bool:
+    """Return True for equal paths; those of callees are the same object if they are equal."""
+    return one.sequence == other.sequence and one.tags == other.tags and one.path == other.path

@@ -91,8 +91,10 @@ class Program:
             find_failed_scores(modules),
             find_means_of_means(modules, state.symbols),
         )
+        proved = {(divergence.kind, divergence.guard) for divergence in divergences.values()}
         for divergence in chain.from_iterable(patterns):
-            divergences.setdefault((divergence.kind, divergence.location), divergence)
+            if not (divergence.by_name and (divergence.kind, divergence.guard) in proved):
+                divergences.setdefault((divergence.kind, divergence.location), divergence)
         for divergence in find_set_variables(modules):
             divergences.setdefault((f"set {divergence.text}", divergence.location), divergence)
         unlimited = state.group_timeouts == {"default"}
@@ -143,6 +145,7 @@ class Program:
 
     def _run_to_fixpoint(self) -> None:
         for _ in range(_MAX_ROUNDS):
+            self._runner.start_round()
             self._state.summaries.start_round()
             self._run_round()
             if not self._state.summaries.is_stale:
@@ -166,7 +169,6 @@ class Program:
         functions = chain.from_iterable(module.functions() for module in state.modules.values())
         for function in (*functions, *state.nested_functions.values()):
             function.run_count = 0
-        self._runner.start_round()
         self._module_effects = []
         for module in self._modules_in_order():
             module.variables[HEAP] = NO_FACTS
