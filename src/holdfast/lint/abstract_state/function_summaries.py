@@ -30,15 +30,16 @@ class FunctionRun:
     """A function run in one context, its callees and divergences; module level has no function.
 
     ``round`` is the last round in which it ran or its ``summary`` was used; ``key`` its context,
-    and ``again`` runs the function in that context.
+    and ``again`` runs the function in that context. ``stale``: it read what has changed.
     """
 
     function: Function | None
     round: int
     key: Hashable = None
     again: Callable[[], object] | None = None
+    stale: bool = False
     summary: FunctionSummary | None = None
-    callees: set[FunctionRun] = field(default_factory=set)
+    callees: dict[FunctionRun, None] = field(default_factory=dict)
     divergences: dict[tuple[str, SourceLine], Divergence] = field(default_factory=dict)
     threads: list[tuple[SourceLine, EffectPath]] = field(default_factory=list)
 
@@ -51,21 +52,27 @@ class SummaryCache:
         self._readers: dict[AttributeKey, set[FunctionRun]] = defaultdict(set)
         self._stale: set[FunctionRun] = set()
         self._outdated: set[FunctionRun] = set()
-        self._dropped: dict[Hashable, FunctionRun] = {}
+        self._affected: dict[Hashable, FunctionRun] = {}
+        self._old: dict[Hashable, FunctionRun] = {}
+        self._checking: set[Hashable] = set()
+        self._is_cyclic = False
         self._round = 0
         self.current = FunctionRun(None, 0)
 
     @property
     def is_stale(self) -> bool:
         """Return True if a run read something that changed later: another round is needed."""
-        return bool(self._stale or self._outdated)
+        return any(
+            run.function is None or self._runs.get(run.key) is run
+            for run in (*self._stale, *self._outdated)
+        )
 
     def lookup(self, key: Hashable) -> FunctionSummary | None:
         """Return the summary for a context; None if there is none."""
-        run = self._runs.get(key)
+        run = self._runs.get(key) or self._confirmed(key)
         if run is None:
             return None
-        self.current.callees.add(run)
+        self.current.callees[run] = None
         self._use(run)
         return run.summary
 
@@ -89,15 +96,15 @@ class SummaryCache:
         It stays the same object if it is equal to that of the round before.
         """
         caller, run = self.current, FunctionRun(function, self._round, key, again)
-        function.run_count += key not in self._dropped
+        function.run_count += 1
         self.current = run
         try:
             yield run
         finally:
             self.current = caller
-        caller.callees.add(run)
+        caller.callees[run] = None
         self._runs[key] = run
-        old = self._dropped.get(key)
+        old = self._affected.pop(key, None) or self._old.get(key)
         if old is not None and _are_equal(old.summary, run.summary):
             run.summary = old.summary
 
@@ -113,42 +120,63 @@ class SummaryCache:
         elif readers:
             self._outdated |= readers
 
-    def start_round(self) -> None:
-        """Start the next round: drop or repeat runs that read a changed value, and their callers.
+    def _confirmed(self, key: Hashable) -> FunctionRun | None:
+        """Return the run of an earlier round if nothing that it read or called has changed."""
+        run = self._affected.pop(key, None)
+        if run is None:
+            return None
+        self._checking.add(key)
+        changed = run.stale or any(self._has_changed(run, called) for called in list(run.callees))
+        self._checking.discard(key)
+        if not self._checking:
+            self._is_cyclic = False
+        if changed:
+            self._old[key] = run
+            return None
+        self._runs[key] = run
+        return run
 
-        What was written to an attribute holds at any time: a run repeats now, and its callers only
-        if its result changes. Other values depend on the order of the program.
+    def _has_changed(self, run: FunctionRun, called: FunctionRun) -> bool:
+        """Return True if a callee has another result; it runs again if that is not known."""
+        if called.key in self._checking:
+            self._is_cyclic = True
+            return True
+        found = self._runs.get(called.key) or self._confirmed(called.key)
+        if found is None and called.again is not None and not self._is_cyclic:
+            caller, self.current = self.current, FunctionRun(None, self._round)
+            called.again()
+            self.current = caller
+            found = self._runs.get(called.key)
+        if found is None or found.summary is not called.summary:
+            return True
+        if found is not called:
+            del run.callees[called]
+            run.callees[found] = None
+        return False
+
+    def start_round(self) -> None:
+        """Start the next round: runs that read a changed value are done again, as are callers.
+
+        What was written to an attribute holds at any time, so that a caller runs again only if a
+        result changes. Other values depend on the order of the program.
         """
         callers: dict[FunctionRun, list[FunctionRun]] = defaultdict(list)
         for run in self._runs.values():
             for called in run.callees:
                 callers[called].append(run)
         outdated = self._with_callers(self._outdated, callers)
-        self._runs = {key: run for key, run in self._runs.items() if run not in outdated}
-        pending = [run for run in self._runs.values() if run in self._stale]
-        self._stale, self._outdated = set(), set()
-        self.current = FunctionRun(None, self._round)
-        for run in pending:
-            self._drop(run)
-        for run in pending:  # grows
-            if run.key not in self._runs and run.again is not None:
-                run.again()
-            again = self._runs.get(run.key)
-            for caller in callers.get(run, ()):
-                if caller in outdated or caller.key in self._dropped:
-                    continue
-                if again is None or again.summary is not run.summary:
-                    self._drop(caller)
-                    pending.append(caller)
-                else:
-                    caller.callees.discard(run)
-                    caller.callees.add(again)
-        self._dropped = {}
-        outdated.update(pending)
+        affected = self._with_callers(self._stale, callers)
+        runs, self._runs = self._runs, {}
+        self._affected, self._old = {}, {}
+        for key, run in runs.items():
+            if run in outdated:
+                continue
+            (self._affected if run in affected else self._runs)[key] = run
+            run.stale = run in self._stale
+        dropped = outdated | self._stale
         for readers in self._readers.values():
-            readers.difference_update(outdated)
-        self._stale -= outdated
-        self._outdated -= outdated
+            readers.difference_update(dropped)
+        self._stale, self._outdated = set(), set()
         self._round += 1
         self.current = FunctionRun(None, self._round)
 
@@ -164,10 +192,6 @@ class SummaryCache:
                     found.add(caller)
                     pending.append(caller)
         return found
-
-    def _drop(self, run: FunctionRun) -> None:
-        self._dropped[run.key] = run
-        self._runs.pop(run.key, None)
 
     @property
     def current_runs(self) -> Iterator[FunctionRun]:

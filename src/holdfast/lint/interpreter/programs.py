@@ -145,7 +145,6 @@ class Program:
 
     def _run_to_fixpoint(self) -> None:
         for _ in range(_MAX_ROUNDS):
-            self._runner.start_round()
             self._state.summaries.start_round()
             self._run_round()
             if not self._state.summaries.is_stale:
@@ -169,6 +168,7 @@ class Program:
         functions = chain.from_iterable(module.functions() for module in state.modules.values())
         for function in (*functions, *state.nested_functions.values()):
             function.run_count = 0
+        self._runner.start_round()
         self._module_effects = []
         for module in self._modules_in_order():
             module.variables[HEAP] = NO_FACTS
