@@ -91,8 +91,10 @@ class Program:
             find_failed_scores(modules),
             find_means_of_means(modules, state.symbols),
         )
+        proved = {(divergence.kind, divergence.guard) for divergence in divergences.values()}
         for divergence in chain.from_iterable(patterns):
-            divergences.setdefault((divergence.kind, divergence.location), divergence)
+            if not (divergence.by_name and (divergence.kind, divergence.guard) in proved):
+                divergences.setdefault((divergence.kind, divergence.location), divergence)
         for divergence in find_set_variables(modules):
             divergences.setdefault((f"set {divergence.text}", divergence.location), divergence)
         unlimited = state.group_timeouts == {"default"}

@@ -76,7 +76,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """
         location, sources = divergence.location, divergence.sources
         tier = self.tier
-        if tier is RuleTier.SURE and sources and all(source.by_name for source in sources):
+        names_only = bool(sources) and all(source.by_name for source in sources)
+        if divergence.by_name or (tier is RuleTier.SURE and names_only):
             tier = RuleTier.ADVICE
         elif tier is RuleTier.SURE and _need_not_be_sharded(divergence):
             tier = RuleTier.DATA
