@@ -122,26 +122,25 @@ class _Script:
             self._set("batch.micro", _keyword(call, "batch_size"))
 
     def _read_fsdp1(self, call: ast.Call) -> None:
-        strategy = self._constant(_keyword(call, "sharding_strategy"))
+        node = _keyword(call, "sharding_strategy")
+        strategy = str(self._constant(node))
         if strategy in _RESHARDS:
             self.settings["fully_shard.reshard_after_forward"] = _RESHARDS[strategy]
-        if strategy is not None and (strategy not in _RESHARDS or "HYBRID" in str(strategy)):
-            self._report("sharding_strategy", call, "set the mesh of replicas and shards yourself")
+        if node is not None and (strategy not in _RESHARDS or "HYBRID" in strategy):
+            self._report("sharding_strategy", node, "set the mesh of replicas and shards yourself")
         self._read_precision(_keyword(call, "mixed_precision"))
         offload = self._resolve(_keyword(call, "cpu_offload"))
         if isinstance(offload, ast.Call):
-            first = _keyword(offload, "offload_params") or (offload.args or [None])[0]
-            if self._constant(first) is True:
+            values = [_keyword(offload, "offload_params"), *offload.args]
+            if any(self._constant(value) is True for value in values):
                 self.settings["fully_shard.offload"] = "cpu"
         self._read_policy(_keyword(call, "auto_wrap_policy"))
 
     def _read_fsdp2(self, calls: list[ast.Call] | tuple[()]) -> None:
-        values = Counter(
-            value
-            for call in calls
-            if (value := self._constant(_keyword(call, "reshard_after_forward"), default=True))
-            is not None
-        )
+        found = [
+            self._constant(_keyword(call, "reshard_after_forward"), default=True) for call in calls
+        ]
+        values = Counter(value for value in found if isinstance(value, int))
         if values:  # the root often differs from the layers
             self.settings["fully_shard.reshard_after_forward"] = values.most_common(1)[0][0]
         for call in calls:
@@ -153,7 +152,7 @@ class _Script:
 
     def _read_precision(self, node: ast.expr | None) -> None:
         policy = self._resolve(node)
-        if isinstance(policy, ast.Call):
+        if isinstance(policy, ast.Call) and self._name(policy.func).startswith("MixedPrecision"):
             for name in ("param_dtype", "reduce_dtype"):
                 self._set(f"fully_shard.{name}", _keyword(policy, name))
         elif node is not None:

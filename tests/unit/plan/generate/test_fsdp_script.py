@@ -81,6 +81,25 @@ def test_a_script_is_migrated(tmp_path, to):
 
 
 @pytest.mark.parametrize(
+    ("call", "setting"),
+    [
+        ("FSDP(m, sharding_strategy=ShardingStrategy.HYBRID_SHARD)", "sharding_strategy"),
+        ("FSDP(m, sharding_strategy=[1])", "sharding_strategy"),
+        ("FSDP(m, mixed_precision=make())", "mixed precision"),
+        ("fully_shard(m, reshard_after_forward=[2], mp_policy=policies[0])", "mixed precision"),
+        ("FSDP(m, auto_wrap_policy=my_policy)", "auto_wrap_policy"),
+    ],
+)
+def test_what_is_not_understood_is_named(call, setting):
+    script = read_script(
+        "from torch.distributed.fsdp import *\n"
+        f"from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n{call}\n",
+        "train.py",
+    )
+    assert [each.setting.partition(":")[0] for each in script.unread] == [setting]
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [("import torch\nmodel = 3\n", "calls neither"), ("def f(:\n", "not a Python program")],
 )
