@@ -278,7 +278,8 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     "config",
     metavar="FILE",
     type=Path,
-    help="Instead of a plan: convert a DeepSpeed, FSDP2 or Accelerate configuration.",
+    help="Instead of a plan: convert a DeepSpeed, FSDP2 or Accelerate configuration, or the FSDP "
+    "of a training script.",
 )
 @click.option(
     "--to",

@@ -28,8 +28,8 @@ _POWERS = "kmgt"
     "--to",
     metavar="FORMAT",
     required=True,
-    help="safetensors, huggingface, torch, lightning, accelerate, dcp (FSDP), holdfast, zero1, "
-    "zero2, zero3 or universal (DeepSpeed).",
+    help="safetensors, huggingface, torch, lightning, accelerate, dcp (FSDP), torchtitan, "
+    "holdfast, zero1, zero2, zero3 or universal (DeepSpeed).",
 )
 @click.option(
     "--ranks",
@@ -123,7 +123,7 @@ def _build_request(arguments: dict[str, Any]) -> ConversionRequest:
         shard_bytes=_parse_size(arguments["shard_size"]),
         tag=arguments["tag"],
         optimizer=not arguments["no_optimizer"],
-        form=arguments["form"],
+        form=arguments["form"] or targets.default_form(arguments["to"]),
         optimizer_key=arguments["optimizer_key"],
     )
     return ConversionRequest(

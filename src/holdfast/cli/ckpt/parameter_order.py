@@ -46,7 +46,7 @@ def read_order(order: Path | None, model: str) -> tuple[str, ...]:
             return describe_module(model).names
         except InvalidValue as error:
             next_step = error.next_step
-            if next_step is None or "formulas" in next_step:
+            if not next_step or "formulas" in next_step:
                 next_step = "name a function that builds the model, or use --order FILE"
             raise InvalidValue(error.subject, why=error.why, next_step=next_step) from error
     if order is not None:

@@ -83,6 +83,7 @@ def on_purpose():
     for layer in layers:
         torch.nn.init.zeros_(layer.bias)
     rows, blocks, sparse = ([each.weight.detach().clone() for each in layers] for _ in range(3))
+    masked = [each.weight.detach() * (torch.rand(320, 1) > 0.3) for each in layers]  # has -0.0
     for weight in rows:
         weight[torch.randperm(320)[:90]] = 0
     for weight in blocks:
@@ -97,7 +98,7 @@ def on_purpose():
     lora["l.3.lora_B.weight"] = torch.randn(4096, 8)  # the others get no gradients
     biases = torch.randn(3 * 2048)
     biases[2048:4096] = 0  # of the keys
-    named = {"rows": rows, "blocks": blocks, "sparse": sparse}
+    named = {"rows": rows, "masked": masked, "blocks": blocks, "sparse": sparse}
     return {name: {f"{n}.w": each for n, each in enumerate(w)} for name, w in named.items()} | {
         "fresh": {
             f"{n}.{k}": v for n, each in enumerate(layers) for k, v in each.state_dict().items()
