@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,85 @@ for batch in loader:
         break
 """
     assert len(findings(tmp_path, text)) == expected
+
+
+#: Broken program (the finding is on the line with ``# found``) and mended program, by mechanism.
+HABITS = {
+    "a collective by name under a main-process test": (
+        """\
+        from torch import distributed
+        import engine
+
+        def save(trainer):
+            if trainer.is_main_process():
+                engine.all_reduce_metrics(trainer)  # found
+        """,
+        """\
+        from torch import distributed
+        import engine
+
+        def save(trainer):
+            engine.all_reduce_metrics(trainer)
+            if trainer.is_main_process():
+                print(trainer)
+        """,
+    ),
+    "a variable that only rank 0 has": (
+        """\
+        import torch.distributed as dist
+
+        def train(trainer, gpu_rank):
+            stopper = Stopper() if gpu_rank == 0 else None
+            for batch in trainer.batches:
+                if stopper is not None:
+                    if stopper.has_stopped(batch):
+                        break  # found
+                trainer.gather_stats(dist.all_gather_object([], batch))
+        """,
+        """\
+        import torch.distributed as dist
+
+        def train(trainer, gpu_rank):
+            stopper = Stopper() if gpu_rank == 0 else None
+            for batch in trainer.batches:
+                if stopper is not None:
+                    stopper.add(batch)
+                trainer.gather_stats(dist.all_gather_object([], batch))
+        """,
+    ),
+    "an empty list of the rank's own": (
+        """\
+        import torch.distributed as dist
+
+        def finished(self):
+            if len(self.child_processes) == 0:
+                return True  # found
+            return dist.all_reduce(self.count)
+        """,
+        """\
+        import torch.distributed as dist
+
+        def finished(self):
+            count = len(self.child_processes)
+            dist.all_reduce(self.count)
+            if count == 0:
+                return True
+        """,
+    ),
+}
+
+
+def by_habit(which: int) -> list[object]:
+    return [pytest.param(programs[which], id=name) for name, programs in HABITS.items()]
+
+
+@pytest.mark.parametrize("program", by_habit(0))
+def test_a_habit_is_a_note(tmp_path, program):
+    text = textwrap.dedent(program)
+    line = 1 + next(at for at, text_line in enumerate(text.splitlines()) if "# found" in text_line)
+    assert (Level.NOTE, line) in [found[1:] for found in findings(tmp_path, text)]
+
+
+@pytest.mark.parametrize("program", by_habit(1))
+def test_a_mended_habit_is_not_reported(tmp_path, program):
+    assert findings(tmp_path, textwrap.dedent(program)) == []

@@ -44,6 +44,7 @@ from holdfast.lint.interpreter.statements import StatementExecutor
 from holdfast.lint.library import RANK_PARAMETERS
 from holdfast.lint.patterns import find_patterns
 from holdfast.lint.patterns.averages import find_means_of_means
+from holdfast.lint.patterns.by_name import find_by_name
 from holdfast.lint.patterns.failed_scores import find_failed_scores
 from holdfast.lint.sources.modules import Function, Module
 
@@ -93,6 +94,11 @@ class Program:
         )
         for divergence in chain.from_iterable(patterns):
             divergences.setdefault((divergence.kind, divergence.location), divergence)
+        known = {(item.location.file, item.location.line) for item in divergences.values()}
+        for divergence in find_by_name(modules):
+            location = divergence.location
+            if (location.file, location.line) not in known:
+                divergences.setdefault((divergence.kind, location), divergence)
         for divergence in find_set_variables(modules):
             divergences.setdefault((f"set {divergence.text}", divergence.location), divergence)
         unlimited = state.group_timeouts == {"default"}

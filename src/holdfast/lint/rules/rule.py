@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, make_finding
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.values import TaintSource
+from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
 from holdfast.lint.rules.edits import Edit
 from holdfast.report import source_findings as report
 
@@ -76,7 +76,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """
         location, sources = divergence.location, divergence.sources
         tier = self.tier
-        if tier is RuleTier.SURE and sources and all(source.by_name for source in sources):
+        by_name = bool(sources) and all(source.by_name for source in sources)
+        if by_name and (tier is RuleTier.SURE or sources[0].kind is TaintKind.NAMED):
             tier = RuleTier.ADVICE
         elif tier is RuleTier.SURE and _need_not_be_sharded(divergence):
             tier = RuleTier.DATA
