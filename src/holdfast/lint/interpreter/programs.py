@@ -96,9 +96,9 @@ class Program:
             divergences.setdefault((divergence.kind, divergence.location), divergence)
         known = {(item.location.file, item.location.line) for item in divergences.values()}
         for divergence in find_by_name(modules):
-            location = divergence.location
-            if (location.file, location.line) not in known:
-                divergences.setdefault((divergence.kind, location), divergence)
+            file, line = divergence.location.file, divergence.location.line
+            if not any((file, near) in known for near in (line - 1, line, line + 1)):
+                divergences.setdefault((divergence.kind, divergence.location), divergence)
         for divergence in find_set_variables(modules):
             divergences.setdefault((f"set {divergence.text}", divergence.location), divergence)
         unlimited = state.group_timeouts == {"default"}

@@ -41,6 +41,10 @@ _CONFIDENCE = {
 }  # fmt: skip
 
 
+#: Prefix of the kinds of divergences that names reveal, and that state their own message.
+HABIT = "habit-"
+
+
 def _match_all(_: Divergence) -> bool:
     return True
 
@@ -83,7 +87,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             tier = RuleTier.DATA
         return make_finding(
             self.cause,
-            self.message(divergence),
+            divergence.detail if divergence.kind.startswith(HABIT) else self.message(divergence),
             level=TIER_LEVELS[tier],
             subject=Subject(file=location.file, line=location.line),
             evidence=divergence_evidence(divergence),

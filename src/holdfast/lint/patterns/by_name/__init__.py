@@ -7,6 +7,7 @@ rank's own because its name says so.
   programs       which functions of a program enter collectives
   local_values   values of a rank's own
   guards         collectives under such tests, and exits before them
+  habits         devices, roots, samplers, seeds, names, exceptions
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Collection, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.guards import find_guarded
+from holdfast.lint.patterns.by_name.habits import find_habits
 from holdfast.lint.patterns.by_name.names import is_distributed
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.rank_guards import iter_units
@@ -31,3 +33,5 @@ def find_by_name(modules: Collection[Module]) -> Iterator[Divergence]:
         if collectives.concern(module):
             for unit in iter_units(module, collectives.words):
                 yield from find_guarded(collectives, unit)
+        if is_distributed(module.text):
+            yield from find_habits(collectives, module)

@@ -139,7 +139,9 @@ class _FunctionGuards:
         if skipped is None and guard.loop is not None and in_loop:
             if isinstance(leaving, ast.Break):
                 skipped = self.collectives.first_always(self.module, guard.loop.body)
-            skipped = skipped or self.local.backward_in(self.collectives, guard.loop)
+            skipped = skipped or self.local.training_in(self.collectives, [guard.loop])
+        if skipped is None and not in_loop:
+            skipped = self.local.training_in(self.collectives, guard.rest)
         return skipped
 
     def _divergence(

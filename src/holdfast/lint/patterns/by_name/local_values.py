@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from holdfast.lint.patterns.by_name.names import is_size_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
@@ -31,8 +32,14 @@ _AGREED = re.compile(
 _WRAPPED = re.compile(
     r"DistributedDataParallel|\bDDP\(|accelerator\.(?:backward|prepare|accumulate)|fully_shard"
     r"|FullyShardedDataParallel|deepspeed\.initialize|model_engine\.backward|self\.engine\.backward"
+    r"|self\.model\.backward\("
     r"|\.no_sync\("
 )
+
+
+def is_wrapped(text: str) -> bool:
+    """Return True if a module's text wraps a model for several ranks."""
+    return _WRAPPED.search(text) is not None
 
 
 class LocalValues:
@@ -94,16 +101,18 @@ class LocalValues:
     def _is_under_test(self, node: ast.AST) -> bool:
         return any(isinstance(parent, ast.If) for parent, _ in self._unit.ancestors(node))
 
-    def backward_in(self, collectives: NamedCollectives, loop: ast.stmt) -> EnteredCall | None:
-        """Return the backward pass of a wrapped model in a loop."""
+    def training_in(
+        self, collectives: NamedCollectives, nodes: Sequence[ast.AST]
+    ) -> EnteredCall | None:
+        """Return the first backward pass of a wrapped model in these nodes."""
         module = self._unit.module
-        if not _WRAPPED.search(module.text):
+        if not is_wrapped(module.text):
             return None
-        stack: list[ast.AST] = [loop]
+        stack: list[ast.AST] = list(reversed(nodes))
         while stack:
             node = stack.pop()
             if isinstance(node, ast.Call) and collectives.trains(node):
                 return EnteredCall(node, last_name(node.func), module, node.lineno)
             if not isinstance(node, FUNCTIONS):
-                stack.extend(child_nodes(node))
+                stack.extend(reversed(child_nodes(node)))
         return None

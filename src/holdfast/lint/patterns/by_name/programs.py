@@ -85,8 +85,8 @@ class NamedCollectives:
                 break
             pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\(")
             pending = {module for module in modules if pattern.search(module.text)}
-        names = "|".join(map(re.escape, sorted(self._entering)))
-        self.words = re.compile(_SEED_WORDS + (rf"|\b(?:{names})\(" if names else ""))
+        names = "|".join(map(re.escape, sorted({*self._entering, *self._training, "backward"})))
+        self.words = re.compile(rf"{_SEED_WORDS}|\b(?:{names})\(")
 
     def concern(self, module: Module) -> bool:
         """Return True if a module may enter collectives."""
@@ -154,6 +154,14 @@ class NamedCollectives:
                     if any(map(_is_number, passed)):
                         return True
         return False
+
+    def returned_names(self, name: str) -> list[str]:
+        """Return the names of the values that a function returns together; empty if unknown."""
+        for _, function, _ in self._homes.get(name, ()):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+                    return [last_name(element) for element in node.value.elts]
+        return []
 
     def trains(self, call: ast.Call) -> bool:
         """Return True for a backward pass, or a call of a function that has one."""

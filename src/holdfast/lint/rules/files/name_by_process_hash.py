@@ -37,6 +37,6 @@ def cached(key, folder):
     name = hashlib.sha256(key.encode()).hexdigest()
     return torch.load(f"{folder}/{name}.pt", weights_only=True)
 """,
-    kinds=("hashed",),
+    kinds=("hashed", "habit-name"),
     message=_message,
 )
