@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,260 @@ for batch in loader:
         break
 """
     assert len(findings(tmp_path, text)) == expected
+
+
+#: Broken program (the finding is on the line with ``# found``) and mended program, by mechanism.
+HABITS = {
+    "a collective by name under a main-process test": (
+        """\
+        from torch import distributed
+        import engine
+
+        def save(trainer):
+            if trainer.is_main_process():
+                engine.all_reduce_metrics(trainer)  # found
+        """,
+        """\
+        from torch import distributed
+        import engine
+
+        def save(trainer):
+            engine.all_reduce_metrics(trainer)
+            if trainer.is_main_process():
+                print(trainer)
+        """,
+    ),
+    "a variable that only rank 0 has": (
+        """\
+        import torch.distributed as dist
+
+        def train(trainer, gpu_rank):
+            stopper = Stopper() if gpu_rank == 0 else None
+            for batch in trainer.batches:
+                if stopper is not None:
+                    if stopper.has_stopped(batch):
+                        break  # found
+                trainer.gather_stats(dist.all_gather_object([], batch))
+        """,
+        """\
+        import torch.distributed as dist
+
+        def train(trainer, gpu_rank):
+            stopper = Stopper() if gpu_rank == 0 else None
+            for batch in trainer.batches:
+                if stopper is not None:
+                    stopper.add(batch)
+                trainer.gather_stats(dist.all_gather_object([], batch))
+        """,
+    ),
+    "an empty list of the rank's own": (
+        """\
+        import torch.distributed as dist
+
+        def finished(self):
+            if len(self.child_processes) == 0:
+                return True  # found
+            return dist.all_reduce(self.count)
+        """,
+        """\
+        import torch.distributed as dist
+
+        def finished(self):
+            count = len(self.child_processes)
+            dist.all_reduce(self.count)
+            if count == 0:
+                return True
+        """,
+    ),
+    "the global rank as index of a GPU": (
+        """\
+        import torch
+        import torch.distributed as dist
+
+        def device():
+            return f"cuda:{dist.get_rank()}"  # found
+        """,
+        """\
+        import os
+        import torch
+        import torch.distributed as dist
+
+        def device():
+            return f"cuda:{os.environ['LOCAL_RANK']}"
+        """,
+    ),
+    "ranks unpacked in another order": (
+        """\
+        import os
+        import torch.distributed as dist
+
+        def ranks():
+            local_rank, rank = int(os.environ["LOCAL_RANK"]), dist.get_rank()
+            return local_rank, rank
+
+        def main():
+            rank, local_rank = ranks()  # found
+        """,
+        """\
+        import os
+        import torch.distributed as dist
+
+        def ranks():
+            local_rank, rank = int(os.environ["LOCAL_RANK"]), dist.get_rank()
+            return local_rank, rank
+
+        def main():
+            local_rank, rank = ranks()
+        """,
+    ),
+    "rank 0 as root of any group": (
+        """\
+        import torch.distributed as dist
+
+        def norms(self, values):
+            dist.reduce(values, 0, group=self.process_group)  # found
+        """,
+        """\
+        import torch.distributed as dist
+
+        def norms(self, values):
+            dist.reduce(values, group=self.process_group, group_dst=0)
+        """,
+    ),
+    "a number is reduced": (
+        """\
+        import torch.distributed as dist
+
+        def count(batches):
+            tokens = 0
+            for batch in batches:
+                tokens += batch.numel()
+            dist.all_reduce(tokens)  # found
+        """,
+        """\
+        import torch
+        import torch.distributed as dist
+
+        def count(batches):
+            tokens = torch.tensor(0)
+            for batch in batches:
+                tokens += batch.numel()
+            dist.all_reduce(tokens)
+        """,
+    ),
+    "a loader without a sampler": (
+        """\
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader
+
+        def main(data):
+            dist.init_process_group("gloo")
+            return DataLoader(data, batch_size=4)  # found
+        """,
+        """\
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def main(data):
+            dist.init_process_group("gloo")
+            return DataLoader(data, batch_size=4, sampler=DistributedSampler(data, shuffle=False))
+        """,
+    ),
+    "the time in a path": (
+        """\
+        import os
+        import time
+        import torch.distributed as dist
+
+        def main(args):
+            args.output_dir = f"{args.output_dir}/{int(time.time())}"  # found
+            dist.barrier()
+        """,
+        """\
+        import os
+        import time
+        import torch.distributed as dist
+
+        def main(args):
+            box = [int(time.time())]
+            dist.broadcast_object_list(box, src=0)
+            args.output_dir = f"{args.output_dir}/{box[0]}"
+        """,
+    ),
+    "out of memory on one rank": (
+        """\
+        import torch.distributed as dist
+
+        def step(model, batch, grads):
+            try:
+                model(batch).sum().backward()
+            except RuntimeError as error:
+                if "out of memory" not in str(error):  # found
+                    raise
+                print("skipped")
+        """,
+        """\
+        import torch.distributed as dist
+
+        def step(model, batch, grads):
+            try:
+                model(batch).sum().backward()
+            except RuntimeError as error:
+                print("out of memory", error)
+                raise
+        """,
+    ),
+    "teardown in finally": (
+        """\
+        import torch.distributed as dist
+
+        def main(trainer):
+            try:
+                trainer.train()
+            finally:
+                dist.destroy_process_group()  # found
+        """,
+        """\
+        import torch.distributed as dist
+
+        def main(trainer):
+            trainer.train()
+            dist.destroy_process_group()
+        """,
+    ),
+    "the main process by its local rank": (
+        """\
+        import os
+        import torch.distributed as dist
+
+        def if_main_process():
+            if int(os.environ["LOCAL_RANK"]) == 0:  # found
+                return True
+            return False
+        """,
+        """\
+        import torch.distributed as dist
+
+        def if_main_process():
+            if dist.get_rank() == 0:
+                return True
+            return False
+        """,
+    ),
+}
+
+
+def by_habit(which: int) -> list[object]:
+    return [pytest.param(programs[which], id=name) for name, programs in HABITS.items()]
+
+
+@pytest.mark.parametrize("program", by_habit(0))
+def test_a_habit_is_a_note(tmp_path, program):
+    text = textwrap.dedent(program)
+    line = 1 + next(at for at, text_line in enumerate(text.splitlines()) if "# found" in text_line)
+    assert (Level.NOTE, line) in [found[1:] for found in findings(tmp_path, text)]
+
+
+@pytest.mark.parametrize("program", by_habit(1))
+def test_a_mended_habit_is_not_reported(tmp_path, program):
+    assert findings(tmp_path, textwrap.dedent(program)) == []

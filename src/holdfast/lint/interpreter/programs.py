@@ -44,6 +44,7 @@ from holdfast.lint.interpreter.statements import StatementExecutor
 from holdfast.lint.library import RANK_PARAMETERS
 from holdfast.lint.patterns import find_patterns
 from holdfast.lint.patterns.averages import find_means_of_means
+from holdfast.lint.patterns.by_name import find_by_name
 from holdfast.lint.patterns.failed_scores import find_failed_scores
 from holdfast.lint.sources.modules import Function, Module
 
@@ -94,6 +95,11 @@ class Program:
         proved = {(divergence.kind, divergence.guard) for divergence in divergences.values()}
         for divergence in chain.from_iterable(patterns):
             if not (divergence.by_name and (divergence.kind, divergence.guard) in proved):
+                divergences.setdefault((divergence.kind, divergence.location), divergence)
+        known = {(item.location.file, item.location.line) for item in divergences.values()}
+        for divergence in find_by_name(modules):
+            file, line = divergence.location.file, divergence.location.line
+            if not any((file, near) in known for near in (line - 1, line, line + 1)):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
         for divergence in find_set_variables(modules):
             divergences.setdefault((f"set {divergence.text}", divergence.location), divergence)

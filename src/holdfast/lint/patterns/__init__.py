@@ -19,6 +19,7 @@ text search.
   seeds                  random seeds over ranks
   averages               means of per-rank means
   shards                 sharding by local rank
+  by_name                what names alone reveal
   failed_scores          failed evaluations that count as 0
 """
 

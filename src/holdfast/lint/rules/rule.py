@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, make_finding
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.values import TaintSource
+from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
 from holdfast.lint.rules.edits import Edit
 from holdfast.report import source_findings as report
 
@@ -39,6 +39,10 @@ _CONFIDENCE = {
     RuleTier.SURE: 0.9, RuleTier.DATA: 0.75, RuleTier.FAULT: 0.7, RuleTier.LATE: 0.6,
     RuleTier.DRIFT: 0.7, RuleTier.ADVICE: 0.6, RuleTier.UNSURE: 0.1,
 }  # fmt: skip
+
+
+#: Prefix of the kinds of divergences that names reveal, and that state their own message.
+HABIT = "habit-"
 
 
 def _match_all(_: Divergence) -> bool:
@@ -77,13 +81,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         location, sources = divergence.location, divergence.sources
         tier = self.tier
         names_only = bool(sources) and all(source.by_name for source in sources)
-        if divergence.by_name or (tier is RuleTier.SURE and names_only):
+        named = names_only and (tier is RuleTier.SURE or sources[0].kind is TaintKind.NAMED)
+        if divergence.by_name or named:
             tier = RuleTier.ADVICE
         elif tier is RuleTier.SURE and _need_not_be_sharded(divergence):
             tier = RuleTier.DATA
         return make_finding(
             self.cause,
-            self.message(divergence),
+            divergence.detail if divergence.kind.startswith(HABIT) else self.message(divergence),
             level=TIER_LEVELS[tier],
             subject=Subject(file=location.file, line=location.line),
             evidence=divergence_evidence(divergence),

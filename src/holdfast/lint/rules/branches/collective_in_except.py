@@ -49,6 +49,6 @@ def step(run, batch):
         failed += 1
     dist.all_reduce(failed)
 """,
-    kinds=("except",),
+    kinds=("except", "habit-except"),
     message=_message,
 )

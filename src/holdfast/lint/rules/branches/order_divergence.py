@@ -36,6 +36,6 @@ def reduce(metrics):
     for name in sorted(set(metrics)):
         dist.all_reduce(metrics[name])
 """,
-    kinds=("order",),
+    kinds=("order", "habit-order"),
     message=_message,
 )

@@ -39,6 +39,6 @@ def train(batches):
         dist.all_reduce(gradient)
         weights -= 0.1 * gradient
 """,
-    kinds=("state", "scaler"),
+    kinds=("state", "scaler", "habit-state"),
     message=_message,
 )

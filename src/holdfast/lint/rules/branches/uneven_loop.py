@@ -33,6 +33,6 @@ def train(samples):
     for _ in range(int(rounds)):
         dist.all_reduce(samples)
 """,
-    kinds=("loop",),
+    kinds=("loop", "habit-loop"),
     message=_message,
 )

@@ -43,6 +43,6 @@ def cached(key, folder):
     name = hashlib.sha256(key.encode()).hexdigest()
     return torch.load(f"{folder}/{name}.pt", weights_only=True)
 """,
-    kinds=("hashed", "random-name"),
+    kinds=("hashed", "random-name", "habit-name"),
     message=_message,
 )

@@ -30,7 +30,7 @@ NODE = dist.new_group(list(range(int(os.environ["LOCAL_WORLD_SIZE"]))))
 
 
 def total(values):
-    dist.reduce(values, dst=0, group=NODE)
+    dist.reduce(values, group=NODE, group_dst=0)
     if int(os.environ["LOCAL_RANK"]) == 0:
         dist.all_reduce(values)  # found
 """,
@@ -43,7 +43,7 @@ LEADERS = dist.new_group(list(range(0, dist.get_world_size(), SIZE)))
 
 
 def total(values):
-    dist.reduce(values, dst=0, group=NODE)
+    dist.reduce(values, group=NODE, group_dst=0)
     if int(os.environ["LOCAL_RANK"]) == 0:
         dist.all_reduce(values, group=LEADERS)
 """,

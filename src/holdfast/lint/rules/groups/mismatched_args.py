@@ -34,6 +34,6 @@ def collect(predictions):
     dist.all_gather(parts, local)
     return parts
 """,
-    kinds=("shape",),
+    kinds=("shape", "habit-argument"),
     message=_message,
 )

@@ -30,6 +30,6 @@ def share(tensor):
 def share(tensor):
     dist.broadcast(tensor, src=0)
 """,
-    kinds=("root",),
+    kinds=("root", "habit-root"),
     message=_message,
 )

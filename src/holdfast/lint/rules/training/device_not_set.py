@@ -67,6 +67,6 @@ def main():
 
 main()
 """,
-    kinds=("device", "no-device"),
+    kinds=("device", "no-device", "habit-device"),
     message=_message,
 )

@@ -43,6 +43,6 @@ def sample(model, count):
     dist.all_gather(images, noise)
     return images
 """,
-    kinds=("same-draws",),
+    kinds=("same-draws", "habit-seed"),
     message=_message,
 )

@@ -43,6 +43,6 @@ import os
 def is_main_process():
     return int(os.environ["RANK"]) == 0
 """,
-    kinds=("local", "share"),
+    kinds=("local", "share", "habit-local-rank"),
     message=_message,
 )

@@ -45,6 +45,6 @@ def train(data, optimizer):
         model(batch).sum().backward()
         optimizer.step()
 """,
-    kinds=("unsharded",),
+    kinds=("unsharded", "habit-sampler"),
     message=_message,
 )

@@ -1,0 +1,37 @@
+"""Habits that names alone reveal, where the interpreter cannot follow values or calls.
+
+Everything here is advice: a test is one of the rank, a call is a collective, and a value is a
+rank's own because its name says so.
+
+  names          tests of the rank, local values, collectives, by their names
+  programs       which functions of a program enter collectives
+  local_values   values of a rank's own
+  guards         collectives under such tests, and exits before them
+  habits         devices, roots, samplers, seeds, names, exceptions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.patterns.by_name.guards import find_guarded
+from holdfast.lint.patterns.by_name.habits import find_habits
+from holdfast.lint.patterns.by_name.names import is_distributed
+from holdfast.lint.patterns.by_name.programs import NamedCollectives
+from holdfast.lint.patterns.rank_guards import iter_units
+from holdfast.lint.sources.modules import Module
+
+
+def find_by_name(modules: Collection[Module]) -> Iterator[Divergence]:
+    """Yield the divergences that names reveal, in modules of programs with several ranks."""
+    chosen = [module for module in modules if not module.is_test]
+    if not any(is_distributed(module.text) for module in chosen):
+        return
+    collectives = NamedCollectives(chosen)
+    for module in chosen:
+        if collectives.concern(module):
+            for unit in iter_units(module, collectives.words):
+                yield from find_guarded(collectives, unit)
+        if is_distributed(module.text):
+            yield from find_habits(collectives, module)

@@ -1,0 +1,219 @@
+"""Find collectives under a test that is one of the rank, or of a rank's own data, by its names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import Operation
+from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
+from holdfast.lint.divergence.conditions import conditions_of_side
+from holdfast.lint.patterns.by_name.local_values import LocalValues
+from holdfast.lint.patterns.by_name.names import is_rank_test
+from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
+from holdfast.lint.patterns.rank_guards import Unit
+from holdfast.lint.sources.modules import FUNCTIONS
+
+_LEAVES = (ast.Return, ast.Continue, ast.Break)
+_RUNS_ONE_RANK = re.compile(r"rank_zero_only|main_process_only|on_main_process|master_only")
+_CONTEXT = re.compile(r"main_process_first|no_sync|zero_first|master_first|rank_zero_first")
+#: A test by which a rank of the data-parallel group is chosen.
+_DATA_RANK = re.compile(r"\bdp_rank|data_parallel_rank")
+_MAX_TEXT = 70
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """A test, with the statements that follow it up to the end of the function or loop."""
+
+    node: ast.If
+    rest: tuple[ast.stmt, ...]
+    loop_rest: tuple[ast.stmt, ...]
+    loop: ast.For | ast.AsyncFor | ast.While | None
+
+
+def find_guarded(collectives: NamedCollectives, unit: Unit) -> Iterator[Divergence]:
+    """Yield collectives that only some ranks enter, and exits that skip one."""
+    functions = [node for node in unit.nodes if isinstance(node, FUNCTIONS)]
+    blocks = [function.body for function in functions]
+    if not isinstance(unit.node, FUNCTIONS):
+        blocks.append([unit.node])
+    for block in blocks:
+        yield from _FunctionGuards(collectives, unit).find(block)
+
+
+class _FunctionGuards:
+    """The guarded collectives of one function."""
+
+    def __init__(self, collectives: NamedCollectives, unit: Unit) -> None:
+        self.collectives, self.unit, self.module = collectives, unit, unit.module
+        self.local = LocalValues(unit)
+
+    def find(self, block: Sequence[ast.stmt]) -> list[Divergence]:
+        """Return the divergences; none for tests that hold on complementary ranks."""
+        found: list[tuple[ast.If, Divergence]] = []
+        for guard in _guards(block):
+            divergence = self._judge(guard)
+            if divergence is not None:
+                found.append((guard.node, divergence))
+        sides = [conditions_of_side(ast.unparse(node.test), answer=True) for node, _ in found]
+        opposite = {(test, not holds) for side in sides for test, holds in side}
+        return [
+            divergence
+            for (_, divergence), side in zip(found, sides, strict=True)
+            if divergence.kind != "branch" or not side & opposite
+        ]
+
+    def _judge(self, guard: _Guard) -> Divergence | None:
+        node = guard.node
+        by_rank = is_rank_test(node.test, self.collectives.one_sided)
+        yes = self.collectives.first(self.module, node.body)
+        no = self.collectives.first(self.module, node.orelse)
+        kind = TaintKind.RANK if by_rank else TaintKind.NAMED
+        own_list = not by_rank and self.local.is_own_list(node.test)
+        if by_rank or own_list:
+            if (yes is None) != (no is None):
+                return self._branch(guard, yes or no, kind)
+            if yes is not None:
+                return None
+        elif not self.local.is_local(node.test):
+            return None
+        return self._exit(guard, kind)
+
+    def _is_known_parameter(self, test: ast.expr) -> bool:
+        """Return True if the test is of a parameter for which a constant is passed."""
+        function = self.unit.function_of(test)
+        names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+        return function is not None and any(
+            parameter in names and self.collectives.passes_constant(function, parameter, at)
+            for at, parameter in enumerate(argument.arg for argument in function.args.args)
+        )
+
+    def _branch(
+        self, guard: _Guard, entered: EnteredCall | None, kind: TaintKind
+    ) -> Divergence | None:
+        if entered is None or self._is_met_later(guard):
+            return None
+        if (
+            entered.in_group
+            and kind is TaintKind.RANK
+            and not _DATA_RANK.search(ast.unparse(guard.node.test))
+        ):
+            return None
+        return self._divergence("branch", entered.call, guard, entered, kind)
+
+    def _is_met_later(self, guard: _Guard) -> bool:
+        """Return True if one side leaves, and the other enters the same collective later."""
+        for block, other in (
+            (guard.node.body, guard.node.orelse),
+            (guard.node.orelse, guard.node.body),
+        ):
+            if block and isinstance(block[-1], (*_LEAVES, ast.Raise)):
+                inside = self.collectives.first(self.module, block)
+                later = self.collectives.first(self.module, [*other, *guard.rest])
+                if inside is not None and later is not None:
+                    return True
+        return False
+
+    def _exit(self, guard: _Guard, kind: TaintKind) -> Divergence | None:
+        node = guard.node
+        for block, other in ((node.body, node.orelse), (node.orelse, node.body)):
+            leaving = _leaving(block, nested=kind is TaintKind.RANK)
+            skipped = self._skipped(guard, leaving, other) if leaving is not None else None
+            if leaving is not None and skipped is not None:
+                keyword = type(leaving).__name__.lower()
+                return self._divergence("exit", leaving, guard, skipped, kind, keyword)
+        return None
+
+    def _skipped(
+        self, guard: _Guard, leaving: ast.stmt, other: Sequence[ast.stmt]
+    ) -> EnteredCall | None:
+        """Return the collective or backward pass that a rank skips by leaving."""
+        in_loop = isinstance(leaving, (ast.Continue, ast.Break))
+        rest = guard.loop_rest if isinstance(leaving, ast.Continue) else guard.rest
+        skipped = self.collectives.first_always(self.module, [*other, *rest])
+        if skipped is None and guard.loop is not None and in_loop:
+            if isinstance(leaving, ast.Break):
+                skipped = self.collectives.first_always(self.module, guard.loop.body)
+            skipped = skipped or self.local.training_in(self.collectives, [guard.loop])
+        if skipped is None and not in_loop:
+            skipped = self.local.training_in(self.collectives, guard.rest)
+        return skipped
+
+    def _divergence(
+        self,
+        what: str,
+        at: ast.AST,
+        guard: _Guard,
+        entered: EnteredCall,
+        kind: TaintKind,
+        detail: str = "",
+    ) -> Divergence | None:
+        unit, node = self.unit, guard.node
+        function = unit.function_of(node)
+        if function is not None and any(
+            _RUNS_ONE_RANK.search(ast.unparse(decorator)) for decorator in function.decorator_list
+        ):
+            return None
+        if self._is_known_parameter(node.test):
+            return None
+        location, guard_location = unit.location(at), unit.location(node)
+        text = ast.unparse(node.test)
+        text = text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+        source = TaintSource(kind, self.module.file, node.lineno, text, by_name=True)
+        operation = Operation(
+            entered.name, SourceLine(entered.module.file, entered.line, location.function)
+        )
+        return Divergence(
+            what, location, guard_location, f"if {text}", (source,), operation, detail=detail
+        )
+
+
+def _leaving(block: Sequence[ast.stmt], *, nested: bool) -> ast.stmt | None:
+    """Return the statement at the end of a block that leaves; optionally one under a test in it."""
+    if block and isinstance(block[-1], _LEAVES):
+        return block[-1]
+    for statement in block if nested else ():
+        if isinstance(statement, ast.If):
+            for inner in (statement.body, statement.orelse):
+                leaving = _leaving(inner, nested=True)
+                if leaving is not None:
+                    return leaving
+    return None
+
+
+def _guards(
+    block: Sequence[ast.stmt],
+    rest: tuple[ast.stmt, ...] = (),
+    loop_rest: tuple[ast.stmt, ...] = (),
+    loop: ast.For | ast.AsyncFor | ast.While | None = None,
+) -> Iterator[_Guard]:
+    """Yield the tests of a block and of the blocks in it."""
+    for at, statement in enumerate(block):
+        after = tuple(block[at + 1 :])
+        following, following_in_loop = after + rest, after + loop_rest
+        match statement:
+            case ast.If():
+                yield _Guard(statement, following, following_in_loop, loop)
+                for inner in (statement.body, statement.orelse):
+                    yield from _guards(inner, following, following_in_loop, loop)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                yield from _guards(statement.body, following, (), statement)
+                yield from _guards(statement.orelse, following, following_in_loop, loop)
+            case ast.With() | ast.AsyncWith():
+                if not any(_CONTEXT.search(ast.unparse(item)) for item in statement.items):
+                    yield from _guards(statement.body, following, following_in_loop, loop)
+            case ast.Try():
+                final = tuple(statement.finalbody)
+                handled = [handler.body for handler in statement.handlers]
+                for inner in (statement.body, statement.orelse, *handled):
+                    yield from _guards(inner, final + following, final + following_in_loop, loop)
+                yield from _guards(final, following, following_in_loop, loop)
+            case ast.ClassDef():
+                yield from _guards(statement.body)
+            case _:
+                pass

@@ -1,0 +1,459 @@
+"""Find habits in modules for several ranks: devices, roots, samplers, seeds, names, exceptions.
+
+The kind of each is ``habit-`` and what it concerns; ``detail`` is the message.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
+from holdfast.lint.patterns.by_name.local_values import is_wrapped
+from holdfast.lint.patterns.by_name.names import is_none, is_rank, names_group
+from holdfast.lint.patterns.by_name.programs import NamedCollectives
+from holdfast.lint.patterns.rank_guards import Unit, is_guarded, iter_units
+from holdfast.lint.patterns.scopes import argument
+from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
+
+_WORDS = re.compile(
+    r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\(|sched\w*\.step\("
+    r"|DataLoader\(|manual_seed\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
+    r"|destroy_process_group|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
+)
+#: Rooted collectives, with the position and the names of the root.
+_ROOTED = {
+    "reduce": (1, "dst"),
+    "broadcast": (1, "src"),
+    "gather": (2, "dst"),
+    "scatter": (2, "src"),
+}
+_GLOBAL_RANK = re.compile(r"^(?:global_rank|world_rank|get_rank|get_global_rank)$")
+_MAIN_FUNCTION = re.compile(
+    r"^_?(?:is|if|am_i|on)_(?:main|master|rank_?(?:0|zero)|root|primary)\w*$"
+)
+_LOCAL_RANK = re.compile(r"LOCAL_RANK|\blocal_rank\b|get_local_rank\(")
+_GLOBAL_RANK_READ = re.compile(
+    r"get_rank\(|['\"]RANK['\"]|global_rank|node_rank|NODE_RANK|GROUP_RANK"
+)
+_PATH_NAME = re.compile(
+    r"(?:dir|folder|path|exp_name|run_name|run_id|experiment|output_name|log_name|save_name"
+    r"|timestamp|time_?str|checkpoint_name|ckpt_name)s?$",
+    re.IGNORECASE,
+)
+_PROCESS_VALUE = re.compile(
+    r"\btime\.(?:time|time_ns)\(\)|\btime\.strftime\(|datetime\.(?:now|utcnow|today)\(\)"
+    r"|\buuid\.?\w*\(\)|\bstrftime\(|token_hex\(|\brandom\.randint\(|get_timestamp\(\)"
+)
+_LOCAL_METRIC = re.compile(r"loss|metric|score|acc|kl|ppl", re.IGNORECASE)
+_AVERAGED = re.compile(
+    r"av(?:g|erage)|reduce|gather|global|mean_across|sync|all_|total", re.IGNORECASE
+)
+_SCHEDULER = re.compile(r"sched|plateau", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory")
+_SHARDED_DATA = re.compile(
+    r"shard|rank|distributed|split_dataset_by_node|world_size|iterable|webdataset|wds|stream",
+    re.IGNORECASE,
+)
+_PREPARES_LOADERS = re.compile(
+    r"accelerator\.prepare|setup_dataloaders|LightningDataModule|LightningModule|prepare_data_loader"
+    r"|deepspeed\.initialize\([^)]*training_data|DistributedSampler|DistSampler|dist_sampler"
+)
+_STARTS = re.compile(r"init_process_group\(|DistributedDataParallel\(|\bDDP\(|\binit_distributed")
+
+
+def find_habits(collectives: NamedCollectives, module: Module) -> Iterator[Divergence]:
+    """Yield the habits of a module."""
+    if _WORDS.search(module.text) is None:
+        return
+    for unit in iter_units(module, _WORDS):
+        yield from _main_by_local_rank(unit)
+        for node in unit.nodes:
+            if isinstance(node, ast.Call):
+                for find in _CALL_HABITS.get(last_name(node.func), ()):
+                    yield from find(unit, node)
+                if _SCHEDULER.search(dotted_name(node.func)):
+                    yield from _local_schedule(unit, node)
+            elif isinstance(node, ast.Assign):
+                yield from _own_name(unit, node)
+                yield from _swapped_ranks(collectives, unit, node)
+            elif isinstance(node, ast.JoinedStr):
+                yield from _device_name(unit, node)
+            elif isinstance(node, ast.Try):
+                yield from _tries(unit, node)
+
+
+def habit(unit: Unit, node: ast.AST, about: str, message: str) -> Divergence:
+    """Return the divergence of a habit."""
+    location = unit.location(node)
+    text = message.partition(":")[0]
+    source = TaintSource(TaintKind.NAMED, location.file, location.line, text, by_name=True)
+    return Divergence(f"habit-{about}", location, location, text, (source,), detail=message)
+
+
+def _global_rank_in(unit: Unit, node: ast.expr) -> bool:
+    """Return True for the global rank, by its name or by what its variable was assigned."""
+    if isinstance(node, ast.Call):
+        return _GLOBAL_RANK.match(last_name(node.func)) is not None and not node.args
+    name = last_name(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    if not name:
+        return False
+    values = unit.assigned(ast.unparse(node))
+    if values:
+        return any(isinstance(value, ast.Call) and _global_rank_in(unit, value) for value in values)
+    return _GLOBAL_RANK.match(name) is not None
+
+
+def _device_index(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield the global rank as index of a device."""
+    position = 1 if last_name(call.func) == "device" else 0
+    index = argument(call, position, "index")
+    if index is not None and _global_rank_in(unit, index):
+        yield habit(unit, call, "device", _device_message(index))
+
+
+def _device_name(unit: Unit, node: ast.JoinedStr) -> Iterator[Divergence]:
+    for before, value in zip(node.values, node.values[1:], strict=False):
+        if (
+            isinstance(before, ast.Constant)
+            and str(before.value).endswith(("cuda:", "npu:"))
+            and isinstance(value, ast.FormattedValue)
+            and _global_rank_in(unit, value.value)
+        ):
+            yield habit(unit, node, "device", _device_message(value.value))
+
+
+def _device_message(index: ast.expr) -> str:
+    return (
+        f"the global rank `{ast.unparse(index)}` is used as the index of a GPU: on the second host "
+        "there is no such GPU; use LOCAL_RANK"
+    )
+
+
+def _late_device(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a device that is set after a collective or group has used the first one."""
+    if not dotted_name(call.func).endswith("cuda.set_device"):
+        return
+    function = unit.function_of(call)
+    for other in [] if "device_id=" in unit.text(unit.node) else unit.calls:
+        name = last_name(other.func)
+        if (
+            name in ("new_group", "barrier", "all_reduce")
+            and other.lineno < call.lineno
+            and unit.function_of(other) is function
+            and "nccl" in unit.module.text.lower()
+        ):
+            yield habit(
+                unit,
+                other,
+                "device",
+                f"{name} runs before set_device at line {call.lineno}: with NCCL, all ranks of a "
+                "host create their first communicator on GPU 0",
+            )
+            return
+
+
+def _constant_root(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield rank 0 as root of a group that need not contain it."""
+    position, name = _ROOTED[last_name(call.func)]
+    root = argument(call, position, name)
+    receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    if (
+        isinstance(root, ast.Constant)
+        and root.value == 0
+        and type(root.value) is int
+        and re.search(r"dist(?:ributed)?$", receiver)
+        and names_group(call)
+    ):
+        yield habit(
+            unit,
+            call,
+            "root",
+            f"{name}={root.value} is a rank of the whole job, which need not be in the group of "
+            f"this {last_name(call.func)}: use group_{name}=0, or get_global_rank(group, 0)",
+        )
+
+
+def _local_schedule(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a plateau scheduler that is stepped with a loss that no collective has averaged."""
+    if last_name(call.func) != "step" or len(call.args) != 1 or "Plateau" not in unit.module.text:
+        return
+    metric = call.args[0]
+    if not isinstance(metric, (ast.Name, ast.Attribute)):
+        return
+    text = ast.unparse(metric)
+    if _LOCAL_METRIC.search(text) and not _AVERAGED.search(text) and not _is_averaged(unit, text):
+        yield habit(
+            unit,
+            call,
+            "state",
+            f"`{text}` seems to be the rank's own: a plateau scheduler stepped with it sets "
+            "another learning rate on each rank; average it over ranks before",
+        )
+
+
+def _is_averaged(unit: Unit, name: str) -> bool:
+    passed = (
+        isinstance(unit.parents.get(call), ast.Expr)
+        and _AVERAGED.search(last_name(call.func)) is not None
+        and any(ast.unparse(value) == name for value in call.args)
+        for call in unit.calls
+    )
+    return any(passed) or any(
+        isinstance(value, ast.Call) and _AVERAGED.search(ast.unparse(value))
+        for value in unit.assigned(name)
+    )
+
+
+def _unsharded(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a loader without a distributed sampler, in a script that starts several ranks."""
+    text = unit.module.text
+    if not call.args and not call.keywords:
+        return
+    sampler = argument(call, 3, "sampler")
+    keywords = {keyword.arg for keyword in call.keywords}
+    if None in keywords or "batch_sampler" in keywords or is_guarded(unit, call):
+        return
+    if sampler is None or is_none(sampler):
+        if _PREPARES_LOADERS.search(text) or not _STARTS.search(text):
+            return
+        if _SHARDED_DATA.search(ast.unparse(call)):
+            return
+        yield habit(
+            unit,
+            call,
+            "sampler",
+            "this DataLoader has no DistributedSampler: every rank processes all data",
+        )
+    elif "DistributedSampler" in text and _replaces_sampler(unit, sampler, call.lineno):
+        yield habit(
+            unit,
+            call,
+            "sampler",
+            f"`{ast.unparse(sampler)}` was a DistributedSampler and is replaced before this "
+            "DataLoader: every rank processes all data",
+        )
+
+
+def _replaces_sampler(unit: Unit, sampler: ast.expr, line: int) -> bool:
+    """Return True if the last of several samplers assigned in a block is not distributed."""
+    values = [value for value in unit.assigned(ast.unparse(sampler)) if value.lineno < line]
+    if len(values) < 2 or not isinstance(values[-1], ast.Call):
+        return False
+    last = max(values, key=lambda value: value.lineno)
+    statement = unit.parents[last]
+    return (
+        isinstance(last, ast.Call)
+        and last_name(last.func) in ("SequentialSampler", "RandomSampler")
+        and not any(isinstance(parent, ast.If) for parent, _ in unit.ancestors(statement))
+    )
+
+
+def _equal_seed(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a constant seed of the generator of a loader, whose workers then draw alike."""
+    seed = call.args[0] if call.args else None
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if not isinstance(seed, ast.Constant) or not isinstance(receiver, ast.Name):
+        return
+    for other in unit.calls:
+        if any(
+            keyword.arg == "generator" and ast.unparse(keyword.value) == receiver.id
+            for keyword in other.keywords
+        ) and any(keyword.arg == "worker_init_fn" for keyword in other.keywords):
+            yield habit(
+                unit,
+                call,
+                "seed",
+                f"the workers of all ranks draw the same random numbers: `{receiver.id}` has the "
+                f"seed {seed.value} on every rank; add the rank",
+            )
+            return
+
+
+def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
+    """Yield a path or name with the time, or a random number, of the rank's own process."""
+    target = node.targets[0]
+    text = ast.unparse(node.value)
+    if (
+        not isinstance(target, (ast.Name, ast.Attribute))
+        or not _PATH_NAME.search(last_name(target))
+        or not _PROCESS_VALUE.search(text)
+        or re.search(r"broadcast|rank|temp|tmp", text)
+        or is_guarded(unit, node)
+    ):
+        return
+    name = ast.unparse(target)
+    agreed = any(
+        re.search(r"broadcast|all_gather|gather_object", last_name(call.func))
+        and any(last_name(target) in ast.unparse(value) for value in call.args)
+        for call in unit.calls
+    )
+    if not agreed:
+        yield habit(
+            unit,
+            node,
+            "name",
+            f"`{name}` contains the time or a random number of this process: each rank may use "
+            "another one; broadcast that of rank 0",
+        )
+
+
+def _swapped_ranks(
+    collectives: NamedCollectives, unit: Unit, node: ast.Assign
+) -> Iterator[Divergence]:
+    """Yield a local rank taken from the global one, or from the wrong element of a result."""
+    target, value = node.targets[0], node.value
+    if not isinstance(value, ast.Call):
+        return
+    if last_name(target) == "local_rank":
+        if dotted_name(value.func).endswith("distributed.get_rank") and not value.args:
+            message = (
+                "`local_rank` is set to the global rank: on the second host, there is no device of "
+                "this number; use LOCAL_RANK"
+            )
+            yield habit(unit, node, "local-rank", message)
+    elif isinstance(target, ast.Tuple):
+        names = [last_name(element) for element in target.elts]
+        returned = collectives.returned_names(last_name(value.func))
+        if "local_rank" in names and sorted(returned) == sorted(names) and returned != names:
+            message = (
+                f"{last_name(value.func)} returns {', '.join(returned)}, which are taken for "
+                f"{', '.join(names)}"
+            )
+            yield habit(unit, node, "local-rank", message)
+
+
+def _main_by_local_rank(unit: Unit) -> Iterator[Divergence]:
+    """Yield a test of the local rank in a function that names the one main process."""
+    function = unit.node
+    if not isinstance(function, FUNCTIONS) or not _MAIN_FUNCTION.match(function.name):
+        return
+    text = unit.text(function)
+    if not _LOCAL_RANK.search(text) or _GLOBAL_RANK_READ.search(text):
+        return
+    for node in unit.nodes:
+        if isinstance(node, (ast.If, ast.Return)) and _LOCAL_RANK.search(
+            ast.unparse(node.test if isinstance(node, ast.If) else node)
+        ):
+            message = (
+                f"{function.name} depends on the local rank: one rank on every host passes, and "
+                "all of them write"
+            )
+            yield habit(unit, node, "local-rank", message)
+            return
+
+
+def _number(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a Python number that is reduced like a tensor."""
+    reduced = argument(call, 0, "tensor")
+    if not isinstance(reduced, ast.Name) or not re.search(
+        r"(?:dist|distributed)\.all_reduce$", dotted_name(call.func)
+    ):
+        return
+    function = unit.function_of(call)
+    values = [value for value in unit.assigned(reduced.id) if unit.function_of(value) is function]
+    added = [
+        node.value
+        for node in unit.nodes
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == reduced.id
+    ]
+    if values and all(map(_is_number, values)) and added and all(map(_is_number, added)):
+        yield habit(
+            unit, call, "argument", f"`{reduced.id}` is a Python number: all_reduce takes a tensor"
+        )
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (int, float))
+    return isinstance(node, ast.Call) and last_name(node.func) in ("len", "numel", "item", "int")
+
+
+def _unwrapped(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a forward pass of the wrapped model's module in a function that trains it."""
+    function = unit.function_of(call)
+    receiver = dotted_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    if (
+        function is not None
+        and re.search(r"(?:model|net)$", receiver)
+        and any(
+            last_name(other.func) == "backward" and unit.function_of(other) is function
+            for other in unit.calls
+        )
+        and is_wrapped(unit.module.text)
+        and not is_guarded(unit, call)
+    ):
+        yield habit(
+            unit,
+            call,
+            "state",
+            f"`{receiver}.module(…)` bypasses the wrapper: gradients are not "
+            "averaged over ranks, and the replicas diverge",
+        )
+
+
+def _own_order(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a gathered list from which the rank's own element is removed."""
+    if len(call.args) == 1 and is_rank(call.args[0]) and isinstance(call.func, ast.Attribute):
+        gathered = ast.unparse(call.func.value)
+        if any(
+            "gather" in last_name(other.func)
+            and any(ast.unparse(value) == gathered for value in other.args)
+            for other in unit.calls
+        ):
+            yield habit(
+                unit,
+                call,
+                "order",
+                f"`{gathered}` loses the rank's own element: what is joined "
+                "with it has another order on each rank",
+            )
+
+
+def _tries(unit: Unit, node: ast.Try) -> Iterator[Divergence]:
+    """Yield handlers that keep one rank running, and a teardown that waits for the others."""
+    for call in _calls_in(node.finalbody):
+        if last_name(call.func) == "destroy_process_group" and not node.handlers:
+            yield habit(
+                unit,
+                call,
+                "except",
+                "destroy_process_group is in `finally`: after an exception "
+                "on one rank it may wait for collectives that the other ranks are still in",
+            )
+    if not any(last_name(call.func) == "backward" for call in _calls_in(node.body)) and not (
+        is_wrapped(unit.module.text) or "all_reduce" in unit.module.text
+    ):
+        return
+    for handler in node.handlers:
+        text = ast.unparse(handler)
+        if _OUT_OF_MEMORY.search(text) and not isinstance(handler.body[-1], ast.Raise):
+            test = next((node for node in handler.body if isinstance(node, ast.If)), handler)
+            yield habit(
+                unit,
+                test,
+                "except",
+                "a rank that runs out of memory goes on here, while the "
+                "others wait for it in the collectives of the step: agree on it, or raise",
+            )
+
+
+def _calls_in(block: list[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in block:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call):
+                yield node
+
+
+_CALL_HABITS: dict[str, tuple[Callable[[Unit, ast.Call], Iterator[Divergence]], ...]] = {
+    "set_device": (_device_index, _late_device),
+    "device": (_device_index,),
+    "DataLoader": (_unsharded,),
+    "manual_seed": (_equal_seed,),
+    "all_reduce": (_number,),
+    "module": (_unwrapped,),
+    "pop": (_own_order,),
+    **dict.fromkeys(_ROOTED, (_constant_root,)),
+}

@@ -1,0 +1,118 @@
+"""Values of a rank's own, by their names, unless the function agrees on them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+from holdfast.lint.patterns.by_name.names import is_size_test
+from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
+from holdfast.lint.patterns.rank_guards import Unit
+from holdfast.lint.patterns.scopes import child_nodes
+from holdfast.lint.sources.modules import FUNCTIONS, last_name
+
+#: A test of a batch, a loss or a clock.
+_LOCAL = re.compile(
+    r"(?:\bis_?nan|\bisfinite|\bis_?inf)\(|\bmath\.is(?:nan|inf)"
+    r"|\b(?:mask|masks|valid|keep|labels?|targets?)\w*(?:\.\w+\(\))*\.(?:any|all|sum|numel)\(\)"
+    r"|\blen\((?:\w+\.)*(?:batch|samples?|inputs?|data|boxes|targets?|labels|losses|processes"
+    r"|child_processes|gt_\w+|losses|texts?|examples|items|indices|idxs?)\w*\) *(?:==|<|>|!=|$)"
+    r"|\w\.(?:numel|nelement)\(\) *(?:==|<|>|!=)"
+    r"|\bnot (?:\w+\.)*(?:batch|samples?|losses|valid_\w+)$"
+    r"|\b(?:batch|samples?|loss) is None\b"
+    r"|(?:loss|kl|policykl|perplexity|grad_?norm|val_acc\w*|accuracy|patience\w*)\b\w*['\"\]\)]*"
+    r"(?:\.item\(\))? *(?:>|<|>=|<=) "
+    r"|time\.(?:time|monotonic|perf_counter)\(\) *(?:-|>)",
+)
+_AGREED = re.compile(
+    r"all_?reduce|all_?gather|broadcast|reduce|gather|sync|barrier|agree|global|any_rank|across",
+    re.IGNORECASE,
+)
+_WRAPPED = re.compile(
+    r"DistributedDataParallel|\bDDP\(|accelerator\.(?:backward|prepare|accumulate)|fully_shard"
+    r"|FullyShardedDataParallel|deepspeed\.initialize|model_engine\.backward|self\.engine\.backward"
+    r"|self\.model\.backward\("
+    r"|\.no_sync\("
+)
+
+
+def is_wrapped(text: str) -> bool:
+    """Return True if a module's text wraps a model for several ranks."""
+    return _WRAPPED.search(text) is not None
+
+
+class LocalValues:
+    """The values of a function that each rank has for itself."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+
+    def is_local(self, test: ast.expr) -> bool:
+        """Return True for a test of a rank's own data that no collective has made equal."""
+        text = ast.unparse(test)
+        if not _LOCAL.search(text) or is_size_test(test) or _AGREED.search(text):
+            return False
+        return not any(
+            self._is_agreed(node.id, test.lineno)
+            for node in ast.walk(test)
+            if isinstance(node, ast.Name)
+        )
+
+    def _is_agreed(self, name: str, line: int) -> bool:
+        """Return True if before the line a collective seems to get or to give the variable."""
+        for call in self._unit.calls:
+            if (
+                call.lineno < line
+                and _AGREED.search(last_name(call.func))
+                and any(
+                    isinstance(node, ast.Name) and node.id == name
+                    for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+                    for node in ast.walk(argument)
+                )
+            ):
+                return True
+        return any(_AGREED.search(ast.unparse(value)) for value in self._unit.assigned(name))
+
+    def is_own_list(self, test: ast.expr) -> bool:
+        """Return True for a test whether a list that the function fills has elements."""
+        match test:
+            case ast.Compare(left=ast.Call(args=[inner]) as call) if last_name(call.func) == "len":
+                test = inner
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                test = operand
+            case _:
+                pass
+        if not isinstance(test, ast.Name) or self._is_agreed(test.id, test.lineno):
+            return False
+        values = self._unit.assigned(test.id)
+        return (
+            bool(values)
+            and all(isinstance(value, ast.List) and not value.elts for value in values)
+            and any(
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr in ("append", "extend")
+                and last_name(call.func.value) == test.id
+                and self._is_under_test(call)
+                for call in self._unit.calls
+            )
+        )
+
+    def _is_under_test(self, node: ast.AST) -> bool:
+        return any(isinstance(parent, ast.If) for parent, _ in self._unit.ancestors(node))
+
+    def training_in(
+        self, collectives: NamedCollectives, nodes: Sequence[ast.AST]
+    ) -> EnteredCall | None:
+        """Return the first backward pass of a wrapped model in these nodes."""
+        module = self._unit.module
+        if not is_wrapped(module.text):
+            return None
+        stack: list[ast.AST] = list(reversed(nodes))
+        while stack:
+            node = stack.pop()
+            if isinstance(node, ast.Call) and collectives.trains(node):
+                return EnteredCall(node, last_name(node.func), module, node.lineno)
+            if not isinstance(node, FUNCTIONS):
+                stack.extend(reversed(child_nodes(node)))
+        return None

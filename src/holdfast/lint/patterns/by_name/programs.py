@@ -1,0 +1,256 @@
+"""Which functions of a program enter collectives, by the names of what they call."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.lint.patterns.by_name.names import (
+    is_collective,
+    is_collective_name,
+    is_none,
+    is_of_library,
+    is_rank_test,
+    is_size_test,
+    names_group,
+)
+from holdfast.lint.patterns.scopes import child_nodes
+from holdfast.lint.sources.modules import FUNCTIONS, Module, last_name
+
+_CLOSED = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
+#: Names of functions that mean something else elsewhere.
+_COMMON = frozenset({
+    "run", "step", "forward", "backward", "update", "close", "log", "print", "get", "set", "add",
+    "save", "load", "init", "setup", "start", "stop", "append", "read", "write", "call", "main",
+    "train", "reset", "wait", "send", "format", "build", "create", "compute", "apply", "clear",
+    "pop", "items", "keys", "values", "copy", "to", "info", "debug", "warning", "error", "flush",
+    "state_dict", "load_state_dict", "parameters", "zero_grad", "eval", "fit", "test", "join",
+    "synchronize", "finish", "register", "export", "execute", "process", "__init__", "item",
+})  # fmt: skip
+_SEED_WORDS = (
+    r"all_?reduce|all_?gather|barrier|reduce_scatter|gather|broadcast|wait_for_everyone"
+    r"|mesh_reduce|rendezvous|state_dict|save_checkpoint|save_state|all_to_all|alltoall"
+)
+_LEAVES = (ast.Return, ast.Continue, ast.Break)
+_MAX_ROUNDS = 4
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class EnteredCall:
+    """A call that enters a collective: which, and where the program does."""
+
+    call: ast.Call
+    name: str
+    module: Module
+    line: int
+    in_group: bool = False
+
+
+class NamedCollectives:
+    """The calls of a program that enter collectives."""
+
+    def __init__(self, modules: Collection[Module]) -> None:
+        self._homes: dict[str, list[tuple[Module, Function, bool]]] = defaultdict(list)
+        self._entering: dict[str, tuple[str, Module, int, bool]] = {}
+        self.one_sided = frozenset(
+            name
+            for module in modules
+            if " else None" in module.text
+            for name in _one_sided_names(module.tree)
+        )
+        self._modules = modules
+        seed = re.compile(_SEED_WORDS)
+        for module in modules:
+            for function, is_method in _functions(module.tree):
+                self._homes[function.name].append((module, function, is_method))
+        self._training = {
+            function.name
+            for homes in self._homes.values()
+            for module, function, _ in homes
+            if ".backward(" in module.text
+            and function.name not in _COMMON
+            and any(
+                isinstance(node, ast.Call) and last_name(node.func) == "backward"
+                for node in ast.walk(function)
+            )
+        }
+        pending = {module for module in modules if seed.search(module.text)}
+        for _ in range(_MAX_ROUNDS):
+            found = self._grow(pending)
+            if not found:
+                break
+            pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\(")
+            pending = {module for module in modules if pattern.search(module.text)}
+        names = "|".join(map(re.escape, sorted({*self._entering, *self._training, "backward"})))
+        self.words = re.compile(rf"{_SEED_WORDS}|\b(?:{names})\(")
+
+    def concern(self, module: Module) -> bool:
+        """Return True if a module may enter collectives."""
+        return self.words.search(module.text) is not None
+
+    def _grow(self, pending: Collection[Module]) -> list[str]:
+        """Add the names of functions of which all definitions enter collectives; return them."""
+        found = []
+        for name, homes in self._homes.items():
+            if name in self._entering or name in _COMMON or name.startswith("__"):
+                continue
+            if not any(module in pending for module, _, _ in homes):
+                continue
+            named = is_collective_name(name)
+            entered = [
+                self.first(module, function.body)
+                if named
+                else self.first_always(module, function.body, _parameters(function))
+                for module, function, _ in homes
+            ]
+            first = next(filter(None, entered), None)
+            if first is not None and (named or all(entered)):
+                self._entering[name] = (
+                    first.name,
+                    first.module,
+                    first.line,
+                    first.in_group,
+                )
+                found.append(name)
+        return found
+
+    def entered(self, module: Module, node: ast.AST) -> EnteredCall | None:
+        """Return the collective that a call enters, itself or in a function of the program."""
+        if not isinstance(node, ast.Call):
+            return None
+        name = last_name(node.func)
+        of_library = is_of_library(node)
+        inner = None if of_library else self._entering.get(name)
+        if inner is not None:
+            return EnteredCall(node, *inner)
+        if (of_library or name not in self._homes) and is_collective(node, module.text):
+            return EnteredCall(node, name, module, node.lineno, names_group(node))
+        return None
+
+    def passes_constant(self, function: Function, parameter: str, position: int) -> bool:
+        """Return True if a number is the default of a parameter, or passed for it in a call."""
+        default = dict(
+            zip(
+                reversed([argument.arg for argument in function.args.args]),
+                reversed(function.args.defaults),
+                strict=False,
+            )
+        ).get(parameter)
+        if _is_number(default) and default is not None and ast.unparse(default) not in ("0", "-1"):
+            return True
+        if function.args.args[0].arg == "self":
+            position -= 1
+        called = re.compile(rf"\b{re.escape(function.name)}\([^\n]*\d")
+        for module in self._modules:
+            for node in ast.walk(module.tree) if called.search(module.text) else ():
+                if isinstance(node, ast.Call) and last_name(node.func) == function.name:
+                    passed = node.args[position : position + 1] + [
+                        keyword.value for keyword in node.keywords if keyword.arg == parameter
+                    ]
+                    if any(map(_is_number, passed)):
+                        return True
+        return False
+
+    def returned_names(self, name: str) -> list[str]:
+        """Return the names of the values that a function returns together; empty if unknown."""
+        for _, function, _ in self._homes.get(name, ()):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+                    return [last_name(element) for element in node.value.elts]
+        return []
+
+    def trains(self, call: ast.Call) -> bool:
+        """Return True for a backward pass, or a call of a function that has one."""
+        name = last_name(call.func)
+        return name == "backward" or name in self._training
+
+    def first(self, module: Module, nodes: Sequence[ast.AST]) -> EnteredCall | None:
+        """Return the first collective in these nodes, in whatever branch."""
+        for node in _own_nodes(nodes, skip_guarded=False, one_sided=self.one_sided):
+            entered = self.entered(module, node)
+            if entered is not None:
+                return entered
+        return None
+
+    def first_always(
+        self,
+        module: Module,
+        nodes: Sequence[ast.AST],
+        parameters: frozenset[str] = frozenset(),
+    ) -> EnteredCall | None:
+        """Return the first collective that no test guards but one of the number of ranks."""
+        for node in _own_nodes(
+            nodes, skip_guarded=True, one_sided=self.one_sided, parameters=parameters
+        ):
+            entered = self.entered(module, node)
+            if entered is not None:
+                return entered
+        return None
+
+
+def _is_number(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _parameters(function: Function) -> frozenset[str]:
+    arguments = function.args
+    return frozenset(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs))
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[Function, bool]]:
+    for statement in tree.body:
+        if isinstance(statement, FUNCTIONS):
+            yield statement, False
+        elif isinstance(statement, ast.ClassDef):
+            for inner in statement.body:
+                if isinstance(inner, FUNCTIONS):
+                    yield inner, True
+
+
+def _own_nodes(
+    nodes: Sequence[ast.AST],
+    *,
+    skip_guarded: bool,
+    one_sided: frozenset[str],
+    parameters: frozenset[str] = frozenset(),
+) -> Iterator[ast.AST]:
+    """Yield nodes in source order, without inner functions; optionally without guarded ones."""
+    stack = list(reversed(nodes))
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, _CLOSED):
+            continue
+        if skip_guarded and isinstance(node, ast.If):
+            by_size = is_size_test(node.test) and not any(
+                isinstance(name, ast.Name) and name.id in parameters for name in ast.walk(node.test)
+            )
+            if by_size and not is_rank_test(node.test, one_sided):
+                stack += [*reversed(node.orelse), *reversed(node.body)]
+            elif isinstance(node.body[-1], _LEAVES):
+                return
+            stack.append(node.test)
+            continue
+        if skip_guarded and isinstance(node, (ast.IfExp, ast.ExceptHandler)):
+            continue
+        stack.extend(reversed(child_nodes(node)))
+
+
+def _one_sided_names(tree: ast.Module) -> Iterator[str]:
+    """Yield variables that are assigned ``value if rank == 0 else None``, and nothing else."""
+    assigned: dict[str, list[bool]] = defaultdict(list)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            passed_on = isinstance(value, ast.Name) and value.id == last_name(target)
+            if isinstance(target, (ast.Name, ast.Attribute)) and not passed_on:
+                assigned[last_name(target)].append(
+                    isinstance(value, ast.IfExp)
+                    and is_none(value.orelse)
+                    and is_rank_test(value.test)
+                )
+    yield from (name for name, answers in assigned.items() if all(answers))
