@@ -267,7 +267,7 @@ def _equal_seed(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
                 call,
                 "seed",
                 f"the workers of all ranks draw the same random numbers: `{receiver.id}` has the "
-                f"seed {seed.value} on every rank; add the rank",
+                f"seed {seed.value!r} on every rank; add the rank",
             )
             return
 
