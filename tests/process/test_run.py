@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from holdfast.watcher import orphans
+from holdfast.watcher.node import CHILDREN_EVERY_S
 from tests.process.launched import wait_gone
 
 HERE = Path(__file__).parent
@@ -405,7 +406,7 @@ def test_all_processes_end_after_the_agent_is_killed(launch, how):
     job = launch("--nproc-per-node", 2, *PYTHON_RECORDER, HERE / "sleeper.py", *how).wait_for(
         "ready", times=2
     )
-    time.sleep(2 * orphans.CHILDREN_EVERY_S + 1)  # a busy watcher skips a turn
+    time.sleep(2 * CHILDREN_EVERY_S + 1)  # a busy watcher skips a turn
     family = job.family()
     assert job.send(signal.SIGKILL).end() == -signal.SIGKILL
     assert (wait_gone(family, limit_s=orphans.GRACE_S + 10), job.trace_files()) == ([], [])
