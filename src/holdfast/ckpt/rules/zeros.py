@@ -73,7 +73,8 @@ def _zero_weights(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -
         message = f"{pluralize(len(named), 'weight')} of {survey.contents.root} {verb} all zeros: "
         message += list_names([describe_tensor(key) for key in named])
         message += "" if level is Level.WARNING else " (usual before training)"
-        yield _zeros(survey, message, _weight_facts(survey, named, weights), 0.6, level)
+        confidence = 0.6 if level is Level.WARNING else 0.2
+        yield _zeros(survey, message, _weight_facts(survey, named, weights), confidence, level)
     yield from _zero_scalars(
         survey, [key for key in zero if not survey.contents.tensors[key[1]].shape], weights
     )
