@@ -97,5 +97,13 @@ def command(
 def _print_json(report: HostReport) -> None:
     from holdfast.report.json import envelope, write_json
 
-    found = {"checks": report.checks, "elapsed_s": report.elapsed_s}
-    write_json(sys.stdout, envelope("check", report.findings, report.verdict, **found))
+    write_json(
+        sys.stdout,
+        envelope(
+            "check",
+            report.findings,
+            report.verdict,
+            checks=report.checks,
+            elapsed_s=report.elapsed_s,
+        ),
+    )
