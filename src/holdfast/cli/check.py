@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli import check_hosts, connect
 from holdfast.cli.general_options import GroupedCommand, OutputFile
 from holdfast.cli.language import language_option
+
+if TYPE_CHECKING:
+    from holdfast.preflight.check import HostReport
 
 _OPTION_GROUPS = {
     "Start of a job": "connect rank world-size master-addr master-port backend",
@@ -80,18 +83,7 @@ def command(
         report = check_host(check_hosts.add_endpoint(options, context), names)
     check_hosts.write_page(report, html)
     if as_json:
-        from holdfast.report.json import envelope, write_json
-
-        write_json(
-            sys.stdout,
-            envelope(
-                "check",
-                report.findings,
-                report.verdict,
-                checks=report.checks,
-                elapsed_s=report.elapsed_s,
-            ),
-        )
+        _print_json(report)
         return report.exit_status
     from holdfast.report.check_table import render_checks, warning_state
     from holdfast.report.terminal import render_verdict
@@ -99,3 +91,18 @@ def command(
     render_checks(report_lines(report.checks), file=sys.stdout, elapsed_s=report.elapsed_s)
     render_verdict(report.verdict, file=sys.stdout, warning_headline=warning_state(report.verdict))
     return report.exit_status
+
+
+def _print_json(report: HostReport) -> None:
+    from holdfast.report.json import envelope, write_json
+
+    write_json(
+        sys.stdout,
+        envelope(
+            "check",
+            report.findings,
+            report.verdict,
+            checks=report.checks,
+            elapsed_s=report.elapsed_s,
+        ),
+    )

@@ -53,7 +53,8 @@ def render_verdict(  # noqa: PLR0913 - keyword-only options of one output
     ``elapsed_s`` the seconds from the fault to the verdict, ``groups`` what each set of ranks is
     doing, ``width`` the number of columns (default: the terminal's, 80 without a terminal, at most
     120). ``inconclusive``: a missing root does not mean that nothing failed. ``warning_headline``:
-    the headline if there are suspects but no root, for questions whose suspects are only warnings.
+    the headline if there are suspects but no root, for questions whose suspects are only warnings
+    and notes.
     Labels, remedies and the summary of the cause are in the chosen language (``--lang``).
     Colours are used only on a terminal and not if NO_COLOR is set; symbols that the encoding lacks
     become ASCII.
@@ -66,8 +67,10 @@ def render_verdict(  # noqa: PLR0913 - keyword-only options of one output
             document, symbol=MARKS[Level.UNKNOWN], headline=INCONCLUSIVE, tone="unknown"
         )
     if warning_headline and verdict.root is None and verdict.suspects:
+        only_notes = all(suspect.level is Level.NOTE for suspect in verdict.suspects)
+        level = Level.NOTE if only_notes else Level.WARNING
         document = msgspec.structs.replace(
-            document, symbol=MARKS[Level.WARNING], headline=warning_headline, tone="warning"
+            document, symbol=MARKS[level], headline=warning_headline, tone=str(level)
         )
     footer = [_section("action", [ReportRow(action, style="strong")])] if action else []
     footer += [_section("report", [ReportRow(html, style="path")])] if html else []

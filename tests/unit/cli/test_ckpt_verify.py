@@ -40,6 +40,13 @@ def test_intact_checkpoint(capsys, path):
     assert "nothing failed" in out
 
 
+def test_weights_before_training_are_a_note(capsys, tmp_path):
+    lora = {"a.lora_A": torch.ones(4, 4), "a.lora_B": torch.zeros(4, 4)}
+    torch.save(lora, tmp_path / "lora.pt")
+    status, out, _ = run_verify(capsys, tmp_path / "lora.pt")
+    assert (status, "\u2022 no errors found; 1 note" in out) == (0, True)
+
+
 def test_json(capsys, path):
     status, out, _ = run_verify(capsys, path, "--json")
     document = json.loads(out)

@@ -10,7 +10,7 @@ checksums match, the writer stored its zeros. Other zeros are notes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from holdfast.causes.checkpoint.checkpoint_weights_all_zero import CHECKPOINT_WEIGHTS_ALL_ZERO
 from holdfast.ckpt.rules.completeness import (
@@ -64,7 +64,8 @@ def _zero_weights(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -
         facts = _weight_facts(survey, large, weights)
         yield survey_finding(survey, CHECKPOINT_WEIGHTS_ALL_ZERO, message, facts)
     elif large:
-        odd = [key for key in large if _contradicts(survey, key, counts, matrices)]
+        kinds = {_kind(key) for key in matrices if weights[key].other}
+        odd = [key for key in large if _contradicts(survey, key, counts, kinds)]
         is_most = 2 * sum(not _LORA.search(key[1]) for key in large) > len(matrices)
         level = Level.WARNING if odd or is_most else Level.NOTE
         named = odd or large
@@ -72,26 +73,29 @@ def _zero_weights(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -
         message = f"{pluralize(len(named), 'weight')} of {survey.contents.root} {verb} all zeros: "
         message += list_names([describe_tensor(key) for key in named])
         message += "" if level is Level.WARNING else " (usual before training)"
-        yield _zeros(survey, message, _weight_facts(survey, named, weights), 0.6, level)
+        confidence = 0.6 if level is Level.WARNING else 0.2
+        yield _zeros(survey, message, _weight_facts(survey, named, weights), confidence, level)
     yield from _zero_scalars(
         survey, [key for key in zero if not survey.contents.tensors[key[1]].shape], weights
     )
 
 
 def _contradicts(
-    survey: CheckpointSurvey,
-    key: Key,
-    counts: Mapping[Key, ValueCounts],
-    matrices: Sequence[Key],
+    survey: CheckpointSurvey, key: Key, counts: Mapping[Key, ValueCounts], kinds: Container[str]
 ) -> bool:
-    """Return whether a weight that is zero was trained, or is not zero in other layers."""
+    """Return whether a weight that is zero was trained, or is not zero in other layers.
+
+    ``kinds``: those of the weights that are not zero.
+    """
     moments = counts.get(("exp_avg_sq", key[1]))
     if moments is not None and moments.elements:
         return moments.other and any(step > 1 for step in survey.steps)
-    kind = _NUMBER.sub("#", key[1])
-    return not _LORA.search(key[1]) and any(
-        _NUMBER.sub("#", other[1]) == kind and counts[other].other for other in matrices
-    )
+    return _kind(key) in kinds and not _LORA.search(key[1])
+
+
+def _kind(key: Key) -> str:
+    """Return the name with # for each number: equal for a weight of all layers."""
+    return _NUMBER.sub("#", key[1])
 
 
 def _weight_facts(

@@ -75,6 +75,7 @@ def _print_json(path: Path, report: VerificationReport) -> None:
 
 def _print_text(path: Path, report: VerificationReport) -> None:
     from holdfast.ckpt.render.verification import render_verification
+    from holdfast.core.findings import Level
     from holdfast.core.text import pluralize
     from holdfast.report.terminal import render_verdict
 
@@ -90,5 +91,12 @@ def _print_text(path: Path, report: VerificationReport) -> None:
             elapsed_s=report.elapsed_s,
             file=sys.stdout,
         )
-    warned = f"no errors found; {pluralize(len(report.verdict.suspects), 'warning')}"
-    render_verdict(report.verdict, file=sys.stdout, warning_headline=warned)
+    notes = sum(suspect.level is Level.NOTE for suspect in report.verdict.suspects)
+    warnings = len(report.verdict.suspects) - notes
+    counts = [
+        pluralize(number, noun)
+        for number, noun in ((warnings, "warning"), (notes, "note"))
+        if number
+    ]
+    headline = f"no errors found; {', '.join(counts)}"
+    render_verdict(report.verdict, file=sys.stdout, warning_headline=headline)

@@ -83,7 +83,7 @@ def all_reduce(
     """
     if unknown:
         raise_unknown_keyword(all_reduce, "all_reduce", unknown)
-    if group is None and dist.GroupMember.WORLD is None and runs_alone(group):
+    if group is None and (group := dist.GroupMember.WORLD) is None and runs_alone(None):
         check_alone("all_reduce", find_refusal(tensor) or find_chunk_refusal(chunk, window))
         return tensor
     state = state_of(group)
@@ -129,8 +129,7 @@ def _keep_simple_sum(
     kind = (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
     is_automatic = algorithm_choice.is_one_call(state, tensor.nbytes, tensor.dtype)
     if kind in state.sum_signatures and (is_one_call or is_automatic):
-        nbytes = tensor.nbytes
-        found = find_simple_sum(state, signature, nbytes, is_automatic=is_automatic)
+        found = find_simple_sum(state, signature, tensor, is_automatic=is_automatic)
         state.simple_sums[kind] = found
 
 

@@ -137,6 +137,10 @@ def test_invalid_calls_are_rejected_on_every_rank(what: str, tmp_path: Path) -> 
 def reduce_empty_and_single(rank: int) -> Any:
     group = dist.new_group([0])
     empty = comm.all_reduce(torch.ones(0))
+    for number in range(6):  # in and out of inference mode, sums share a scratch tensor
+        with torch.inference_mode(number % 3 == 1):
+            one = comm.all_reduce(torch.full((3,), number + 1.0), chunk=None)
+        assert one.tolist() == [2 * number + 2.0] * 3
     if rank:
         with pytest.raises(InvalidValue, match="not a member"):
             comm.all_reduce(torch.ones(1), group=group)
