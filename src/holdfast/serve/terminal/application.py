@@ -121,7 +121,7 @@ class TopApplication(App[None]):
 
     def _read(self) -> None:
         reading = self._source.read()
-        with suppress(RuntimeError):  # the application ended meanwhile
+        with suppress(RuntimeError, NoMatches):  # the application ends, its widgets may be gone
             self.call_from_thread(self._show, reading)
 
     def _show(self, reading: LiveReading) -> None:
