@@ -7,9 +7,9 @@ are compared. The peers search for the same expressions, but only count lines; h
 which expression matched where.
 
 holdfast is measured twice: as it reads logs, where of the expressions that match many lines of a
-healthy log only the first match in each block of 512 KiB is reported, that of the most frequent ones
-(such as step numbers) only within the first 64 KiB of a block, which has the target; and with every
-expression searched everywhere and every match reported.
+healthy log only the first match in each block of 512 KiB is reported, that of the most frequent
+ones (such as step numbers) only within the first 64 KiB of a block, which has the target; and with
+every expression searched everywhere and every match reported.
 
 Finally, ``holdfast diagnose`` reads a log of HOLDFAST_BENCH_LOG_WHOLE_MB (default: the same size;
 the memory target is for 10000), from the file to the verdict; then a folder of
