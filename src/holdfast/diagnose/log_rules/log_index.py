@@ -275,7 +275,10 @@ class LogIndex:
         return found
 
     def _progress_after(self, line: LogLine) -> Iterator[LoggedSignal]:
-        for source, signals in self._progress_by_log.items():
+        logs = self._progress_by_log
+        if line.time is None and _attempt(line.source) is None:
+            logs = {line.source: logs.get(line.source, [])}  # the order of no other log is known
+        for source, signals in logs.items():
             if source == line.source:
                 begin = bisect_right(signals, line.number, key=lambda one: one.line.number)
                 yield from signals[begin:]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from holdfast.core.gc_pause import gc_paused
 from holdfast.core.rank_table import SourceLine, ThreadStack
 from holdfast.diagnose.evidence import EvidenceFile
 from holdfast.diagnose.evidence.streams import ReadableStream
@@ -64,9 +65,10 @@ _GROUP = re.compile(rb"\[PG (?:ID \w+ PG GUID |ID )?(\w+(?:\([\w-]{1,60}\))?)")
 def read_logs(files: Iterable[EvidenceFile]) -> LogFacts:
     """Return all facts in ``files``. Raises OSError if a file cannot be read to its end."""
     reader = LogReader()
-    for file in files:
-        with file.open() as stream:
-            reader.add(file.name, stream)
+    with gc_paused():
+        for file in files:
+            with file.open() as stream:
+                reader.add(file.name, stream)
     return reader.facts()
 
 
