@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -33,7 +34,8 @@ def check(
     )
     endpoint = endpoint or nodes_of_job[0].address
     running = [
-        host.fork(
+        host.start(
+            sys.executable,
             "-m",
             "holdfast",
             "check",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-import holdfast
 from holdfast.core import native_extension
 from holdfast.recorder import build, self_test
-
-PACKAGE = Path(holdfast.__file__).parent
+from tests.forked_programs import RunningProgram, call_forking
+from tests.unit.recorder import other_sources
 
 #: Makes the recorder compile the kernels for torch before 2.9, at the Autograd key.
 AT_AUTOGRAD = ("#define HOLDFAST_AT_BACKEND (", "#define HOLDFAST_AT_BACKEND 0 && (")
@@ -63,8 +59,8 @@ def patch(source: Path, *changes: tuple[str, str]) -> None:
 def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(
     tmp_path: Path, recorder: str
 ) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "holdfast")  # with __pycache__: compiling takes seconds
-    source = tmp_path / "holdfast/recorder/native/recorder.cpp"
+    sources = shutil.copytree(build.SOURCES, tmp_path / "native")
+    source = sources / "recorder.cpp"
     if recorder == "stub":
         source.write_text(STUB.replace("%s", f'"{WITHOUT_KERNEL}"'))
     else:
@@ -74,39 +70,22 @@ def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(
         "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ntotal = torch.ones(1)\n"
         "dist.all_reduce(total)\nprint('total', total.item())\ndist.barrier()\ndist.destroy_process_group()\n"
     )
-    environment = os.environ | {
-        "PYTHONPATH": str(tmp_path),
-        "HOLDFAST_CACHE": str(tmp_path / "cache"),
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "holdfast",
-        "run",
-        "--standalone",
-        "--recorder",
-        "native",
-        str(script),
-    ]
+    command = ("run", "--standalone", "--recorder", "native", script)
     outputs = []
     for _ in range(2):
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=180,
-        )
-        assert done.returncode == 0, done.stdout
-        assert "total 1.0" in done.stdout, done.stdout
-        assert "recorder python" in done.stdout
-        (line,) = [line for line in done.stdout.splitlines() if "self-test" in line]
+        done = RunningProgram(
+            *(other_sources.__file__, sources, *command),
+            folder=tmp_path,
+            HOLDFAST_CACHE=str(tmp_path / "cache"),
+        ).result(180)
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, output
+        assert "total 1.0" in output, output
+        assert "recorder python" in output
+        (line,) = [line for line in output.splitlines() if "self-test" in line]
         assert "NotImplementedError" in line
         assert "uses the Python recorder" in line
-        outputs.append(done.stdout)
+        outputs.append(output)
         script.write_text("print('total 1.0')")  # the launcher is what the second job tests
     assert ["Compiling the C++ recorder" in output for output in outputs] == [
         True,
@@ -144,7 +123,8 @@ def test_broken_recorders_are_rejected(statements: str, why: str, tmp_path: Path
         tmp_path / "stub.so", [f"-I{sysconfig.get_paths()['include']}", str(source)], log.append
     )
     assert library is not None, log
-    assert (self_test.run_self_test(library) or "passed").startswith(why)
+    failure = call_forking(self_test.run_self_test, library, limit_s=180)
+    assert (failure or "passed").startswith(why)
 
 
 def test_recorder_is_not_rejected_permanently_where_gloo_fails(
@@ -153,10 +133,9 @@ def test_recorder_is_not_rejected_permanently_where_gloo_fails(
     """Collectives also fail without the recorder: it is not used, and tested again a day later."""
     shutil.copytree(build.SOURCES, tmp_path / "native")
     (tmp_path / "native" / "recorder.cpp").write_text("// nothing to load")
-    monkeypatch.setattr(build, "SOURCES", tmp_path / "native")
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setitem(self_test._ENVIRONMENT, "GLOO_SOCKET_IFNAME", "no-such-interface")
-    log: list[str] = []
-    assert build.ensure_built(log.append) is None
+    sources = tmp_path / "native"
+    library, log = call_forking(other_sources.build_where_gloo_fails, sources, limit_s=180)
+    assert library is None
     assert "gloo also fails without it" in log[-1]
     assert {path.suffix for path in (tmp_path / "cache").iterdir()} == {".failed", ".lock"}

@@ -11,6 +11,9 @@ from holdfast.cli import bench_scaling, main
 from holdfast.core.errors import InvalidValue
 from holdfast.preflight.bench import scaling
 from holdfast.preflight.bench.scaling import Rung, ScalingRequest
+from tests.forked_programs import RunningProgram
+
+BENCH = ("-m", "holdfast", "bench", "scaling")
 
 SCRIPT = """
 import os, time
@@ -109,11 +112,12 @@ def test_help_and_mistakes(bench):
 
 
 @pytest.mark.slow
-def test_the_first_failure_ends_the_ladder_and_is_named(bench, tmp_path):
+def test_the_first_failure_ends_the_ladder_and_is_named(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    status, out, _ = bench("--processes", "1,2,4,8", "--for", "300ms", "--json", "train.py")
-    assert status == 1
-    document = json.loads(out)
+    ladder = ("--processes", "1,2,4,8", "--for", "300ms", "--json", "train.py")
+    done = RunningProgram(*BENCH, *ladder, folder=tmp_path).result()
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
     one, two, four = document["ladder"]
     assert [one["processes"], two["processes"], four["processes"]] == [1, 2, 4]
     assert one["efficiency"] == 1
@@ -127,9 +131,9 @@ def test_the_first_failure_ends_the_ladder_and_is_named(bench, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_script_that_ends_early_is_reported(bench, tmp_path):
+def test_a_script_that_ends_early_is_reported(tmp_path):
     (tmp_path / "train.py").write_text("import holdfast\nfor n in range(1, 4): holdfast.step(n)")
-    status, out, _ = bench("--processes", "1", "train.py")
-    assert status == 1
-    assert "first failure: 1 process: the script ended after" in out
-    assert "lower --warmup" in out
+    done = RunningProgram(*BENCH, "--processes", "1", "train.py", folder=tmp_path).result()
+    assert done.returncode == 1
+    assert "first failure: 1 process: the script ended after" in done.stdout
+    assert "lower --warmup" in done.stdout
