@@ -193,9 +193,9 @@ def test_file_without_stacks_is_skipped_as_lost(content):
 @pytest.mark.parametrize(
     "noise", ["\n", " (:", " ", "x\n", "Process 7: x\n", "]", "[ ", "Thread 1 (idle)\n", '] [{"']
 )
-def test_megabytes_of_noise_are_parsed_quickly(noise):
+def test_much_noise_is_parsed_quickly(noise):
     for beginning in (dumped(7), "[", in_json(7), "Thread 0x1 (most recent call first):\n"):
-        found = parse_processes((beginning + noise * (2_000_000 // len(noise))).encode(), "f")
+        found = parse_processes((beginning + noise * (500_000 // len(noise))).encode(), "f")
         assert isinstance(found, Unknown) or all(process.threads for process in found)
 
 

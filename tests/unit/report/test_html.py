@@ -254,8 +254,8 @@ def test_thousand_different_ranks_fit_a_page():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "limit_s"), [(4096, 10.0), (16_384, 30.0)])
-def test_size_and_time_are_bounded(ranks, limit_s):
+def test_size_and_time_are_bounded():
+    ranks, limit_s = 16_384, 30.0
     sample = incident(ranks)
     start = time.process_time()
     source = page_of(sample)
