@@ -9,8 +9,6 @@ parallel_state.py. What the tables do not list comes from
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from holdfast.lint.abstract_domain.values import TaintKind
@@ -326,8 +324,6 @@ VARYING_NAMES: dict[str, TaintKind] = {
     "is_master": _RANK, "is_main": _RANK, "get_local_rank": _RANK, "get_coordinate": _RANK,
     "is_first_rank": _RANK, "is_last_rank": _RANK, "args.should_save": _RANK,
 }  # fmt: skip
-#: Names of unknown objects whose ``rank`` is that of the process.
-COMMUNICATOR_NAME = re.compile(r"gang|group|comm$|communicator|world|(?:^|_)dist$|(?:^|_)pg$")
 #: Environment variables that differ between ranks.
 VARYING_VARIABLES: dict[str, TaintKind] = {
     "RANK": _RANK, "LOCAL_RANK": _LOCAL, "GROUP_RANK": _RANK, "NODE_RANK": _RANK,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -72,7 +73,8 @@ _LIBRARY_METHOD_NAMES = (
 )
 #: Maximum number of attributes remembered that hold a value.
 _MAX_STORED_IN = 3
-_MAX_TEXT = 80
+#: Names of unknown objects whose rank is that of the process.
+_COMMUNICATOR_NAME = re.compile(r"gang|group|comm$|communicator|world|(?:^|_)dist$|(?:^|_)pg$")
 _NAME_ATTRIBUTES = frozenset({"__name__", "__qualname__"})
 
 
@@ -161,10 +163,8 @@ class NameEvaluator:
         function = frame.function
         if function is None or function.owner is None or not function.parameters:
             return None
-        own_class, instance = (
-            function.owner,
-            self.variable_value(frame.scope, function.parameters[0]),
-        )
+        own_class = function.owner
+        instance = self.variable_value(frame.scope, function.parameters[0])
         for cls in (
             own_class,
             *(obj.cls for obj in instance.objects if isinstance(obj, (Instance, ClassObject))),
@@ -210,7 +210,7 @@ class NameEvaluator:
             and (not instances or self._has_unknown_bases(instances))
         ):
             return Value(self.state.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
-        if name == "rank" and not base.objects and library.COMMUNICATOR_NAME.search(owner):
+        if name == "rank" and not base.objects and _COMMUNICATOR_NAME.search(owner):
             named = self.state.taint_source(frame, TaintKind.RANK, node)
             return Value(tuple(replace(source, by_name=True) for source in named))
         self.state.summaries.record_read(owner, name)
