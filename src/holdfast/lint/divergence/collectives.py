@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from msgspec.structs import replace
 
@@ -33,7 +34,12 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
 from holdfast.lint.divergence.group_members import literal_ranks
 from holdfast.lint.library import CollectiveCall
+from holdfast.lint.sources.modules import last_name
 
+#: Names of objects that stand for some of the ranks.
+_SUBGROUP_NAME = re.compile(
+    r"(?:^|_)(?:[dtpces]p|tensor|data|pipeline|expert|sub|node|local|intra|inter)(?:_|$)"
+)
 #: The result of ``get_world_size()``, and of ``range`` over it.
 WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
 
@@ -220,3 +226,10 @@ def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -
             node,
             replace(alike, agreed=True, known=True, items=None, const=NO_CONSTANT),
         )
+
+
+def is_of_subgroup(call: LibraryCall) -> bool:
+    """Return True for a barrier of an unknown object whose name says that it is of some ranks."""
+    return call.name == "barrier" and (
+        call.receiver_node is None or bool(_SUBGROUP_NAME.search(last_name(call.receiver_node)))
+    )

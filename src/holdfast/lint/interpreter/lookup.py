@@ -163,10 +163,8 @@ class NameEvaluator:
         function = frame.function
         if function is None or function.owner is None or not function.parameters:
             return None
-        own_class, instance = (
-            function.owner,
-            self.variable_value(frame.scope, function.parameters[0]),
-        )
+        own_class = function.owner
+        instance = self.variable_value(frame.scope, function.parameters[0])
         for cls in (
             own_class,
             *(obj.cls for obj in instance.objects if isinstance(obj, (Instance, ClassObject))),

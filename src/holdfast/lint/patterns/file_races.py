@@ -52,7 +52,7 @@ _DOWNLOAD_NAME = re.compile(r"^(?:maybe_)?(?:download(?:_\w+)?|get_file|fetch_fi
 _TARGET_NAME = re.compile(r"path|dir|root|folder|prefix|dest|file|out|cache", re.IGNORECASE)
 _SAFE_DOWNLOAD = re.compile(r"^torch\.hub|huggingface|modelscope|nltk|hf_hub|snapshot")
 _RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
-_SAVED_ALIKE = re.compile(r"tokenizer|processor|feature_extractor|config", re.IGNORECASE)
+_SAVED_ALIKE = re.compile(r"tokenizer|process(?:or|ing)|feature_extractor|config", re.IGNORECASE)
 _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|download|export")
 _PRODUCING_NAME = re.compile(
     r"^(?:save|dump|download|urlretrieve|extract|savez?|to_csv|copy|write)"

@@ -199,7 +199,7 @@ def _is_local(text: str) -> bool:
         return True
     if not _EMPTY.search(text):
         return False
-    names_tensor = re.search(r"\.(?:numel|nelement|any|all|count_nonzero)\(\)", text)
+    names_tensor = re.search(r"\.(?:any|all|count_nonzero)\(\)", text)
     return names_tensor is not None or _DATA_NAME.search(text) is not None
 
 

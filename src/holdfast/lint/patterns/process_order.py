@@ -35,7 +35,9 @@ def find_process_orders(modules: Collection[Module]) -> Iterator[Divergence]:
     guards = RankGuards(modules)
     fixed_seed = any("PYTHONHASHSEED" in module.text for module in modules)
     for module in modules:
-        if not module.is_test and _WORDS.search(module.text):
+        if module.is_test:
+            continue
+        if any(word in module.text for word in ("set(", "hash(", "rand")):
             for unit in iter_units(module, _WORDS):
                 if not fixed_seed:
                     yield from _hashed_names(guards, unit)

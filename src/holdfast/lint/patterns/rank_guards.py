@@ -35,6 +35,12 @@ _DISTRIBUTED = re.compile(
     r"|\bdcp\.(?:async_)?save\b|\bfully_shard\(|\.launch_from_torch\("
     r"|\brank\b *(?:==|!=|>) *0|\blocal_rank\b|\bget_world_size\(|\bDistributedSampler\("
 )
+_RANK_WORDS = (
+    "rank", "is_main_process", "is_global_zero", "is_master", "barrier(", "all_reduce",
+    "all_gather", "wait_for_everyone(", "init_process_group(", "DistributedDataParallel",
+    "accelerator.", "Accelerator(", "dcp.", "fully_shard(", "launch_from_torch(",
+    "get_world_size(", "DistributedSampler(",
+)  # fmt: skip
 #: Words of which a program with several ranks contains one.
 DISTRIBUTED_WORDS = (
     "distributed", "ccelerat", "lightning", "composer", "deepspeed", "megatron", "Trainer", "trlx",
@@ -245,12 +251,14 @@ class RankGuards:
 
     def is_distributed(self, unit: Unit, *, by_file: bool = False) -> bool:
         """Return True if the function or its class, or file, does what only several ranks do."""
+        if by_file and _is_dataset(unit.owner):
+            return True
         owner = unit.owner if unit.owner is not None else unit.node
-        home: object = (unit.module, unit.owner) if by_file else owner
+        home: object = unit.module if by_file else owner
         if home not in self._distributed:
             text = unit.module.text
             self._distributed[home] = (
-                bool(_DISTRIBUTED.search(text) or _TRAINING.search(text) or _is_dataset(unit.owner))
+                _names_ranks(text) or _TRAINING.search(text) is not None
                 if by_file
                 else _is_distributed(unit, owner)
             )
@@ -376,8 +384,13 @@ def _is_dataset(owner: ast.ClassDef | None) -> bool:
     return owner is not None and any("Dataset" in ast.unparse(base) for base in owner.bases)
 
 
+def _names_ranks(text: str) -> bool:
+    # to search for words first takes a tenth of the time of the pattern
+    return any(word in text for word in _RANK_WORDS) and _DISTRIBUTED.search(text) is not None
+
+
 def _is_distributed(unit: Unit, home: ast.stmt) -> bool:
-    if _DISTRIBUTED.search(unit.text(home)):
+    if _names_ranks(unit.text(home)):
         return True
     bases = unit.owner.bases if unit.owner is not None else []
     return any(_CALLBACK.search(ast.unparse(base)) for base in bases) and any(

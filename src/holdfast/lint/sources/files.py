@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import os
+import re
 import stat
 import tokenize
 import warnings
@@ -26,6 +27,7 @@ _T = TypeVar("_T")
 MAX_BYTES = 4 << 20
 #: Maximum number of folders without ``__init__.py`` between a file, or a package, and its package.
 _MAX_PLAIN_FOLDERS = 2
+_RELATIVE_IMPORT = re.compile(rb"^[ \t]*from[ \t]+(\.+)", re.MULTILINE)
 _SKIPPED_FOLDERS = frozenset({
     "__pycache__", "node_modules", "site-packages", "dist-packages", "venv", "env", "build", "dist",
     "_build",
@@ -122,7 +124,7 @@ def gather_files(
         except ValueError as error:
             skipped.append(SkippedSource(str(path), str(error)))
         else:
-            files.append(SourceFile(path, *_module_name(path, packages), content))
+            files.append(SourceFile(path, *_module_name(path, packages, content), content))
             size += len(content)
             if on_read is not None:
                 on_read(len(files), size, str(path))
@@ -214,11 +216,18 @@ def _files_in_folder(
                 yield Path(at, name)
 
 
-def _module_name(path: Path, packages: dict[Path, bool]) -> tuple[Path, str]:
-    """Return the folder a file is imported from and its module name; ``packages`` is a cache."""
+def _module_name(path: Path, packages: dict[Path, bool], content: bytes = b"") -> tuple[Path, str]:
+    """Return the folder a file is imported from and its module name; ``packages`` is a cache.
+
+    Relative imports show packages without ``__init__.py``: ``from ..lib`` needs one folder above.
+    """
     last = () if path.stem == "__init__" else (path.stem,)
-    root = _import_root(path.absolute().parent, packages)
-    folders = path.absolute().parent.relative_to(root).parts
+    folder = path.absolute().parent
+    root = _import_root(folder, packages)
+    dots = max((len(found) for found in _RELATIVE_IMPORT.findall(content)), default=0)
+    if 1 < dots <= len(folder.parents):
+        root = min(root, folder.parents[dots - 2], key=lambda candidate: len(candidate.parts))
+    folders = folder.relative_to(root).parts
     return root, ".".join((*folders, *last)) or path.stem
 
 

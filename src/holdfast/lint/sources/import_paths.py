@@ -1,13 +1,13 @@
 """Find the file that an import means, by the folders in which Python would search.
 
 These are the folder above the top-level package, or that of the script; then the folders above it,
-as a repository's top folder is often in PYTHONPATH; and at last the folders from a file in a
-package upwards, as it may be started as a script. Folders need no ``__init__.py``.
+as a repository's top folder is often in PYTHONPATH, even if only a part of it is linted; and at
+last the folders from a file in a package upwards, as it may be started as a script. Folders need no
+``__init__.py``.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +24,6 @@ class ImportPaths:
             path = file.absolute()
             module = path.parent if path.stem == "__init__" else path.with_suffix("")
             self._positions.setdefault(str(module), at)
-        self._top = os.path.commonpath(self._positions) if self._positions else ""
 
     def find(self, name: str, root: str, folder: str) -> int | None:
         """Return the position of the file of exactly this module; None if there is none."""
@@ -42,7 +41,7 @@ class ImportPaths:
         if name.partition(".")[0] in LIBRARIES:
             return
         above = root
-        while len(above) > len(self._top) and above.startswith(self._top):
+        while above:
             above = above.rpartition("/")[0]
             yield above
         while len(folder) > len(root):

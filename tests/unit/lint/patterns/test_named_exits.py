@@ -192,3 +192,22 @@ def test_a_name_gives_a_note(tmp_path, name):
     marked = [number for number, line in enumerate(lines, 1) if "# found" in line]
     assert (rule, Level.NOTE, marked[0]) in found(tmp_path, broken)
     assert rule not in [each for each, _, _ in found(tmp_path, corrected)]
+
+
+def test_files_of_a_package_without_init_are_one_program(tmp_path):
+    folder = tmp_path / "lib" / "core" / "training"
+    folder.mkdir(parents=True)
+    (folder / "ranks.py").write_text(
+        "import torch.distributed as dist\ndef wait():\n    dist.barrier()\n"
+    )
+    loop = folder / "loop" / "steps.py"
+    loop.parent.mkdir()
+    loop.write_text(
+        "import torch.distributed as dist\n"
+        "from ..ranks import wait\n"
+        "from lib.core.training.ranks import wait as again\n"
+        "if dist.get_rank() == 0:\n    wait()\n"
+        "if dist.get_rank() == 1:\n    again()\n"
+    )
+    findings = lint_paths([folder]).findings
+    assert [item.finding.subject.line for item in findings] == [5, 7]
