@@ -357,6 +357,71 @@ HABITS = {
             return False
         """,
     ),
+    "a decision of one rank": (
+        """\
+        import torch.distributed as dist
+
+        def train(batches, monitor):
+            stop = False
+            for batch in batches:
+                if monitor.gpu_rank == 0:
+                    stop = monitor.is_over(batch)
+                if stop:
+                    break  # found
+                monitor.synchronize(batch)
+                dist.barrier(group=None)
+        """,
+        """\
+        import torch.distributed as dist
+
+        def train(batches, monitor):
+            stop = False
+            for batch in batches:
+                if monitor.gpu_rank == 0:
+                    stop = monitor.is_over(batch)
+                monitor.synchronize(batch)
+                dist.barrier(group=None)
+            return stop
+        """,
+    ),
+    "members of the rank's own group": (
+        """\
+        import torch.distributed as dist
+
+        def ends(grid):
+            return dist.new_group(ranks=[grid.pp_group[0], grid.pp_group[-1]])  # found
+        """,
+        """\
+        import torch.distributed as dist
+
+        def ends(grid):
+            for ranks in grid.pp_groups:
+                group = dist.new_group(ranks=[ranks[0], ranks[-1]])
+            return group
+        """,
+    ),
+    "an iterator that ends on one rank": (
+        """\
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(model, batches):
+            model = DistributedDataParallel(model)
+            while True:  # found
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                model(batch).sum().backward()
+        """,
+        """\
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(model, batches, steps):
+            model = DistributedDataParallel(model)
+            for _ in range(steps):
+                model(next(batches)).sum().backward()
+        """,
+    ),
 }
 
 

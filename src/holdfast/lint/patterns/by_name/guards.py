@@ -70,7 +70,9 @@ class _FunctionGuards:
 
     def _judge(self, guard: _Guard) -> Divergence | None:
         node = guard.node
-        by_rank = is_rank_test(node.test, self.collectives.one_sided)
+        by_rank = is_rank_test(node.test, self.collectives.one_sided) or (
+            self.local.is_decided_by_one(node.test, self.collectives.one_sided)
+        )
         yes = self.collectives.first(self.module, node.body)
         no = self.collectives.first(self.module, node.orelse)
         kind = TaintKind.RANK if by_rank else TaintKind.NAMED

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
-from holdfast.lint.patterns.by_name.local_values import is_wrapped
+from holdfast.lint.patterns.by_name.local_values import LocalValues, is_wrapped
 from holdfast.lint.patterns.by_name.names import is_none, is_rank, names_group
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
-from holdfast.lint.patterns.rank_guards import Unit, is_guarded, iter_units
-from holdfast.lint.patterns.scopes import argument
+from holdfast.lint.patterns.rank_guards import Unit, is_guarded, is_rank_test, iter_units
+from holdfast.lint.patterns.scopes import LOOPS, argument
 from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
 _WORDS = re.compile(
     r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\(|sched\w*\.step\("
     r"|DataLoader\(|manual_seed\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
-    r"|destroy_process_group|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
+    r"|destroy_process_group|next\(|range\(|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
 )
 #: Rooted collectives, with the position and the names of the root.
 _ROOTED = {
@@ -61,6 +61,14 @@ _PREPARES_LOADERS = re.compile(
     r"accelerator\.prepare|setup_dataloaders|LightningDataModule|LightningModule|prepare_data_loader"
     r"|deepspeed\.initialize\([^)]*training_data|DistributedSampler|DistSampler|dist_sampler"
 )
+_OWN_GROUP = re.compile(
+    r"\b(?:pp|tp|dp|mp|ep|cp|sp|pipe|my|own)_?\w*(?:group|ranks)\b|get_process_group_ranks\("
+)
+_BATCH_LENGTH = re.compile(
+    r"\blen\((?:\w+\.)*(?:batch|samples?|inputs|data_BT|queries|rollouts|experiences?|prompts|texts)"
+    r"\w*(?:\[[^\]]*\])?\)|\b(?:batch|input_ids|data|samples?)\w*(?:\[[^\]]*\])?\.(?:shape\[0\]"
+    r"|size\(0\))"
+)
 _STARTS = re.compile(r"init_process_group\(|DistributedDataParallel\(|\bDDP\(|\binit_distributed")
 
 
@@ -71,18 +79,27 @@ def find_habits(collectives: NamedCollectives, module: Module) -> Iterator[Diver
     for unit in iter_units(module, _WORDS):
         yield from _main_by_local_rank(unit)
         for node in unit.nodes:
-            if isinstance(node, ast.Call):
-                for find in _CALL_HABITS.get(last_name(node.func), ()):
-                    yield from find(unit, node)
-                if _SCHEDULER.search(dotted_name(node.func)):
-                    yield from _local_schedule(unit, node)
-            elif isinstance(node, ast.Assign):
-                yield from _own_name(unit, node)
-                yield from _swapped_ranks(collectives, unit, node)
-            elif isinstance(node, ast.JoinedStr):
-                yield from _device_name(unit, node)
-            elif isinstance(node, ast.Try):
-                yield from _tries(unit, node)
+            yield from _habits_at(collectives, unit, node)
+
+
+def _habits_at(collectives: NamedCollectives, unit: Unit, node: ast.AST) -> Iterator[Divergence]:
+    match node:
+        case ast.Call():
+            for find in _CALL_HABITS.get(last_name(node.func), ()):
+                yield from find(unit, node)
+            if _SCHEDULER.search(dotted_name(node.func)):
+                yield from _local_schedule(unit, node)
+        case ast.Assign():
+            yield from _own_name(unit, node)
+            yield from _swapped_ranks(collectives, unit, node)
+        case ast.JoinedStr():
+            yield from _device_name(unit, node)
+        case ast.Try():
+            yield from _tries(unit, node)
+        case ast.For() | ast.While():
+            yield from _loops(collectives, unit, node)
+        case _:
+            pass
 
 
 def habit(unit: Unit, node: ast.AST, about: str, message: str) -> Divergence:
@@ -267,7 +284,7 @@ def _equal_seed(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
                 call,
                 "seed",
                 f"the workers of all ranks draw the same random numbers: `{receiver.id}` has the "
-                f"seed {seed.value} on every rank; add the rank",
+                f"seed {seed.value!r} on every rank; add the rank",
             )
             return
 
@@ -281,7 +298,10 @@ def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
         or not _PATH_NAME.search(last_name(target))
         or not _PROCESS_VALUE.search(text)
         or re.search(r"broadcast|rank|temp|tmp", text)
-        or is_guarded(unit, node)
+        or any(
+            isinstance(parent, ast.If) and is_rank_test(unit, parent.test)
+            for parent, _ in unit.ancestors(node)
+        )
     ):
         return
     name = ast.unparse(target)
@@ -447,6 +467,67 @@ def _calls_in(block: list[ast.stmt]) -> Iterator[ast.Call]:
                 yield node
 
 
+def _own_members(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a group whose members each rank takes from a group of its own."""
+    members = argument(call, 0, "ranks")
+    if members is None or any(
+        isinstance(parent, (*LOOPS, ast.ListComp)) for parent, _ in unit.ancestors(call)
+    ):
+        return
+    texts = [ast.unparse(members)]
+    for node in ast.walk(members):
+        if isinstance(node, ast.Name):
+            texts += map(ast.unparse, unit.assigned(node.id))
+    if any(map(_OWN_GROUP.search, texts)):
+        message = (
+            "the members of this group are those of the rank's own group: ranks of other groups "
+            "call new_group with other members; create the groups of all in one order"
+        )
+        yield habit(unit, call, "group", message)
+
+
+def _loops(
+    collectives: NamedCollectives, unit: Unit, loop: ast.For | ast.While
+) -> Iterator[Divergence]:
+    """Yield loops of training whose number of iterations is the rank's own."""
+    trained = LocalValues(unit).training_in(collectives, loop.body)
+    if trained is None:
+        return
+    if isinstance(loop, ast.For):
+        text = _loop_length(unit, loop.iter)
+        if text and not _AVERAGED.search(text):
+            message = (
+                f"the number of iterations follows from `{text}`, which each rank has for itself, "
+                f"and each iteration enters the collectives of {trained.name}"
+            )
+            yield habit(unit, loop, "loop", message)
+        return
+    for node in ast.walk(loop):
+        if (
+            isinstance(node, ast.ExceptHandler)
+            and "StopIteration" in ast.unparse(node.type or node)
+            and isinstance(node.body[-1], ast.Break)
+        ):
+            message = (
+                "a rank leaves the loop when its own iterator ends, and the others wait for it in "
+                f"the collectives of {trained.name}: agree on the end"
+            )
+            yield habit(unit, loop, "loop", message)
+            return
+
+
+def _loop_length(unit: Unit, iterated: ast.expr) -> str:
+    """Return the length of a batch that a range follows from; empty for another loop."""
+    if not isinstance(iterated, ast.Call) or last_name(iterated.func) not in ("range", "trange"):
+        return ""
+    texts = [ast.unparse(iterated)]
+    for _ in range(2):
+        for name in re.findall(r"\b[a-z_]\w*\b(?!\()", " ".join(texts)):
+            texts += [text for text in map(ast.unparse, unit.assigned(name)) if text not in texts]
+    found = next(filter(None, map(_BATCH_LENGTH.search, texts)), None)
+    return found[0] if found is not None else ""
+
+
 _CALL_HABITS: dict[str, tuple[Callable[[Unit, ast.Call], Iterator[Divergence]], ...]] = {
     "set_device": (_device_index, _late_device),
     "device": (_device_index,),
@@ -455,5 +536,6 @@ _CALL_HABITS: dict[str, tuple[Callable[[Unit, ast.Call], Iterator[Divergence]], 
     "all_reduce": (_number,),
     "module": (_unwrapped,),
     "pop": (_own_order,),
+    "new_group": (_own_members,),
     **dict.fromkeys(_ROOTED, (_constant_root,)),
 }

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from holdfast.lint.patterns.by_name.names import is_size_test
+from holdfast.lint.patterns.by_name.names import is_rank_test, is_size_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit
 from holdfast.lint.patterns.scopes import child_nodes
@@ -56,7 +56,7 @@ class LocalValues:
         return not any(
             self._is_agreed(node.id, test.lineno)
             for node in ast.walk(test)
-            if isinstance(node, ast.Name)
+            if isinstance(node, ast.Name) and node.id != "self"
         )
 
     def _is_agreed(self, name: str, line: int) -> bool:
@@ -72,7 +72,43 @@ class LocalValues:
                 )
             ):
                 return True
-        return any(_AGREED.search(ast.unparse(value)) for value in self._unit.assigned(name))
+        return any(
+            _AGREED.search(ast.unparse(value))
+            for value in self._unit.assigned(name)
+            if value.lineno < line
+        )
+
+    def is_decided_by_one(self, test: ast.expr, one_sided: frozenset[str]) -> bool:
+        """Return True for a test of a variable that only the ranks of a rank test assign."""
+        function = self._unit.function_of(test)
+        for node in ast.walk(test):
+            if not isinstance(node, ast.Name) or self._is_agreed(node.id, test.lineno):
+                continue
+            values = [
+                value
+                for value in self._unit.assigned(node.id)
+                if self._unit.function_of(value) is function
+            ]
+            own = [value for value in values if self._is_under_rank_test(value, one_sided)]
+            if (
+                own
+                and any(value.lineno < test.lineno for value in own)
+                and all(
+                    value in own or isinstance(value, (ast.Constant, ast.UnaryOp))
+                    for value in values
+                )
+                and len(own) < len(values)
+            ):
+                return True
+        return False
+
+    def _is_under_rank_test(self, node: ast.AST, one_sided: frozenset[str]) -> bool:
+        return any(
+            isinstance(parent, ast.If)
+            and child is not parent.test
+            and is_rank_test(parent.test, one_sided)
+            for parent, child in self._unit.ancestors(node)
+        )
 
     def is_own_list(self, test: ast.expr) -> bool:
         """Return True for a test whether a list that the function fills has elements."""
