@@ -422,6 +422,24 @@ HABITS = {
                 model(next(batches)).sum().backward()
         """,
     ),
+    "a wrapped model is evaluated on one rank": (
+        """\
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(self, model, batches):
+            model = DistributedDataParallel(model)
+            if self.gpu_rank == 0:
+                self.evaluate(model, batches)  # found
+        """,
+        """\
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(self, model, batches):
+            model = DistributedDataParallel(model)
+            if self.gpu_rank == 0:
+                self.evaluate(model.module, batches)
+        """,
+    ),
 }
 
 

@@ -7,7 +7,8 @@ rank's own because its name says so.
   programs       which functions of a program enter collectives
   local_values   values of a rank's own
   guards         collectives under such tests, and exits before them
-  habits         devices, roots, samplers, seeds, names, exceptions
+  devices        GPUs and main processes by the wrong rank
+  habits         roots, samplers, seeds, paths, loops, exceptions
 """
 
 from __future__ import annotations

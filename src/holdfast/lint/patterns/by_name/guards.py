@@ -82,6 +82,9 @@ class _FunctionGuards:
                 return self._branch(guard, yes or no, kind)
             if yes is not None:
                 return None
+            forward = self.local.forward_in(node.body) if by_rank else None
+            if forward is not None and self.local.forward_in(node.orelse) is None:
+                return self._divergence("branch", forward.call, guard, forward, kind)
         elif not self.local.is_local(node.test):
             return None
         return self._exit(guard, kind)
@@ -168,7 +171,9 @@ class _FunctionGuards:
         text = text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
         source = TaintSource(kind, self.module.file, node.lineno, text, by_name=True)
         operation = Operation(
-            entered.name, SourceLine(entered.module.file, entered.line, location.function)
+            entered.name,
+            SourceLine(entered.module.file, entered.line, location.function),
+            kind=entered.kind,
         )
         return Divergence(
             what, location, guard_location, f"if {text}", (source,), operation, detail=detail

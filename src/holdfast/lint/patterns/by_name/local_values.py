@@ -42,6 +42,13 @@ def is_wrapped(text: str) -> bool:
     return _WRAPPED.search(text) is not None
 
 
+#: A module that wraps the model, and a function that takes the wrapped one apart.
+_WRAPS = re.compile(r"DistributedDataParallel\(|\bDDP\(|FullyShardedDataParallel\(|\bFSDP\(")
+_UNWRAPS = re.compile(r"\.module\b|unwrap|without_ddp|raw_model|ema")
+_MODEL = re.compile(r"^(?:ddp_|fsdp_)?(?:model|net|network)$")
+_EVALUATES = re.compile(r"^(?:evaluat|validat|test_|test$|run_(?:val|eval)|infer|sample|generate)")
+
+
 class LocalValues:
     """The values of a function that each rank has for itself."""
 
@@ -152,3 +159,30 @@ class LocalValues:
             if not isinstance(node, FUNCTIONS):
                 stack.extend(reversed(child_nodes(node)))
         return None
+
+    def forward_in(self, block: Sequence[ast.stmt]) -> EnteredCall | None:
+        """Return the first evaluation of a model that the module wraps and does not unwrap."""
+        module = self._unit.module
+        if not _WRAPS.search(module.text) or _UNWRAPS.search(self._unit.text(self._unit.node)):
+            return None
+        for statement in block:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Call) and _is_forward(node):
+                    name = last_name(node.func)
+                    return EnteredCall(node, name, module, node.lineno, kind="forward")
+        return None
+
+
+def _is_forward(call: ast.Call) -> bool:
+    name = last_name(call.func)
+    passed = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return bool(passed) and (
+        _MODEL.match(name) is not None
+        or (
+            _EVALUATES.search(name) is not None
+            and any(
+                isinstance(value, (ast.Name, ast.Attribute)) and _MODEL.match(last_name(value))
+                for value in passed
+            )
+        )
+    )

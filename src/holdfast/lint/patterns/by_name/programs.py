@@ -48,6 +48,7 @@ class EnteredCall:
     module: Module
     line: int
     in_group: bool = False
+    kind: str = "collective"
 
 
 class NamedCollectives:
