@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.findings import Level
+from holdfast.lint.options import LintOptions
 from holdfast.lint.run import lint_paths
 
 GUARD = """\
@@ -440,6 +441,24 @@ HABITS = {
                 self.evaluate(model.module, batches)
         """,
     ),
+    "shares of lists that each rank shuffles": (
+        """\
+        import random
+        import torch.distributed as dist
+
+        def mine(files, world_size):
+            random.shuffle(files)  # found
+            return files[dist.get_rank() :: world_size]
+        """,
+        """\
+        import random
+        import torch.distributed as dist
+
+        def mine(files, world_size):
+            random.Random(7).shuffle(files)
+            return sorted(files)[dist.get_rank() :: world_size]
+        """,
+    ),
 }
 
 
@@ -457,3 +476,16 @@ def test_a_habit_is_a_note(tmp_path, program):
 @pytest.mark.parametrize("program", by_habit(1))
 def test_a_mended_habit_is_not_reported(tmp_path, program):
     assert findings(tmp_path, textwrap.dedent(program)) == []
+
+
+def test_a_test_of_files_is_shown_with_strict_only(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\n\ndef save(self, files, path):\n"
+        "    if files.isfile(path):\n        return\n    dist.barrier()\n"
+    )
+    shown = [
+        [item.finding.subject.line for item in lint_paths([tmp_path], options).findings]
+        for options in (LintOptions(), LintOptions(strict=True))
+    ]
+    assert shown[0] == []
+    assert shown[1]

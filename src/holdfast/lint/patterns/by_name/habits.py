@@ -28,7 +28,7 @@ from holdfast.lint.sources.modules import Module, dotted_name, last_name
 _WORDS = re.compile(
     r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\(|sched\w*\.step\("
     r"|DataLoader\(|manual_seed\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
-    r"|destroy_process_group|next\(|range\(|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
+    r"|destroy_process_group|next\(|range\(|shuffle\(|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
 )
 #: Rooted collectives, with the position and the names of the root.
 _ROOTED = {
@@ -412,6 +412,27 @@ def _loop_length(unit: Unit, iterated: ast.expr) -> str:
     return found[0] if found is not None else ""
 
 
+def _own_shuffle(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield an unseeded shuffle of a list of which each rank then takes a share."""
+    if "seed" in unit.module.text or not call.args:
+        return
+    text = ast.unparse(call.args[0])
+    for node in unit.nodes:
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Slice)
+            and ast.unparse(node.value) == text
+            and re.search(r"rank|process_index", ast.unparse(node.slice))
+            and node.lineno > call.lineno
+        ):
+            message = (
+                f"each rank shuffles `{text}` in another order, and takes a share of it at line "
+                f"{node.lineno}: shares overlap; shuffle with one seed"
+            )
+            yield habit(unit, call, "order", message)
+            return
+
+
 _CALL_HABITS: dict[str, tuple[Callable[[Unit, ast.Call], Iterator[Divergence]], ...]] = {
     "set_device": (device_index, late_device),
     "device": (device_index,),
@@ -420,6 +441,7 @@ _CALL_HABITS: dict[str, tuple[Callable[[Unit, ast.Call], Iterator[Divergence]], 
     "all_reduce": (_number,),
     "module": (_unwrapped,),
     "pop": (_own_order,),
+    "shuffle": (_own_shuffle,),
     "new_group": (_own_members,),
     **dict.fromkeys(_ROOTED, (_constant_root,)),
 }
