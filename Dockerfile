@@ -12,7 +12,7 @@ FROM python:3.12-slim
 COPY --from=build /opt/holdfast /opt/holdfast
 RUN useradd --create-home --uid 1000 holdfast
 ENV PATH=/opt/holdfast/bin:$PATH
-USER holdfast
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["holdfast"]
 CMD ["--help"]

@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.failures import JobFailure, JobState, RecoveryAction, RecoveryDecision
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.core.text import format_precise_duration
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
 from holdfast.serve.store.cost import compute_cost
 from holdfast.serve.store.database import HistoryStore
 from holdfast.serve.store.index import index_folders
 from holdfast.serve.store.page import cost_page
 from holdfast.serve.store.queries import IncidentFilter, read_incidents, read_runs
 from holdfast.serve.store.run_rows import find_run_folders
-from holdfast.watcher.job_state import JobState
 
 CAUSES = (("PROC006", "rank-killed"), ("SYNC002", "rank-missing-collective"), ("MEM001", "oom"))
 RUN_S = 3600.0

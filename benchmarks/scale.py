@@ -139,10 +139,14 @@ def measure_store(ranks: int, summary: Path) -> RoleCost:
     """Measure the leader's agent: the store's server and its reading of all topics."""
     from torch.distributed import TCPStore  # noqa: PLC0415 - only this role
 
-    from holdfast.launcher.elastic.generation import StatusBoard  # noqa: PLC0415 - imports torch
+    from holdfast.launcher.elastic.generation import (  # noqa: PLC0415 - imports torch
+        StatusBoard,
+        clear_board,
+    )
 
     nodes, text = ranks // LANES, summary.read_text()
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    clear_board(server, nodes)
     board = StatusBoard(None, 0, nodes)
     board._store = server  # noqa: SLF001 - the thread of the board would exchange at its own pace
     script = (
@@ -150,11 +154,8 @@ def measure_store(ranks: int, summary: Path) -> RoleCost:
         "from torch.distributed import TCPStore\n"
         f"store = TCPStore('127.0.0.1', {server.port}, is_master=False)\n"
         "text = sys.stdin.read()\n"
-        f"for topic in ('call', 'summary', 'dead', 'done', 'left'):\n"
-        f"    for node in range({nodes}):\n"
-        "        store.set(f'holdfast/{topic}/{node}', text if topic == 'summary' else '-')\n"
-        "store.set('order', '-')\n"
-        "store.set('holdfast/changes', '0')\n"
+        f"for node in range({nodes}):\n"
+        "    store.set(f'holdfast/summary/{node}', text)\n"
         "print('set', flush=True)\n"
         "while True:\n"
         f"    due = time.monotonic() + {TICK_S}\n"

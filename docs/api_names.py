@@ -10,7 +10,7 @@ import re
 from ast import literal_eval
 from typing import Any
 
-from griffe import Alias, Extension, Module, Object
+from griffe import Alias, Extension, Function, Module, Object
 
 ROLE = re.compile(r":[a-z]+:`~?([^`]+)`")
 
@@ -30,7 +30,9 @@ class PublicNames(Extension):
             sinks.set_member(name, Alias(name, f"{sinks.path}.{module}.{name}"))
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Rewrite what Markdown does not know."""
+        """Rewrite what Markdown does not support; drop ``**unknown``, which only reports errors."""
+        if isinstance(obj, Function) and "unknown" in obj.parameters:
+            del obj.parameters["unknown"]
         if obj.docstring:
             text = ROLE.sub(r"`\1`", obj.docstring.value)
             obj.docstring.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)

@@ -5,6 +5,7 @@ Tests compare the pages with this program's output.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from holdfast.causes import FAMILIES, all_causes
 from holdfast.chaos.campaign import skipped_outcome
@@ -19,6 +21,7 @@ from holdfast.chaos.reliability import read_outcomes
 from holdfast.chaos.scenarios import SCENARIOS
 from holdfast.cli import COMMANDS, root
 from holdfast.cli.general_options import general_options
+from holdfast.core.findings import SCHEMA, Finding, Verdict
 from holdfast.core.settings import PRESETS, SETTINGS, Setting, SettingDefault
 from holdfast.lint.rules.catalogue import RULES
 from holdfast.lint.rules.rule import Rule, example_program
@@ -138,7 +141,29 @@ def rule_page(rule: Rule) -> str:
     )
 
 
+def json_schema() -> str:
+    """Return the JSON Schema of the object that every command prints with ``--json``."""
+    types = (Finding, Verdict | None)
+    (finding, verdict), parts = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    properties = {
+        "schema": {"const": SCHEMA},
+        "command": {"type": "string"},
+        "findings": {"type": "array", "items": finding},
+        "verdict": verdict,
+    }
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": SCHEMA,
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "$defs": parts,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "holdfast-1.schema.json": json_schema,
     "settings.md": settings_page,
     "commands.md": commands_page,
     "reliability.md": chaos_page,

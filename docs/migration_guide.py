@@ -28,7 +28,7 @@ it is not converted. It uses the table below, from which this page is generated,
 | format | read from | written as |
 | --- | --- | --- |
 | `deepspeed` | DeepSpeed's JSON | `deepspeed.json` |
-| `fsdp2` | `fsdp2.json`, with the keys below | `fsdp2.json`, and the script `train_fsdp2.py` |
+| `fsdp2` | `fsdp2.json`, with the keys below; a training script (FSDP1 or 2): its policies, activation checkpointing, optimizer | `fsdp2.json`, and the script `train_fsdp2.py` |
 | `accelerate-fsdp2` | Accelerate's YAML with `fsdp_config`, also FSDP1 | `accelerate_fsdp2.yaml` |
 | `accelerate-deepspeed` | the same with `deepspeed_config` | `accelerate_deepspeed.yaml` |
 | `torchtitan` | not supported | `torchtitan.toml` (to 0.2.2), `torchtitan.sh` (since 2026-02-23) |

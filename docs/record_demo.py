@@ -1,4 +1,4 @@
-"""Record ``make demo``: its output in README.md, and as a picture in docs/images/hang.svg.
+"""Record the output of ``make demo`` as a picture, docs/images/hang.svg.
 
 ``python docs/record_demo.py``, after a change of messages. Takes a minute on an idle machine.
 """
@@ -21,8 +21,6 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 100
-_BEGIN = "<!-- real output of `make demo`: begin -->\n"
-_END = "<!-- real output of `make demo`: end -->\n"
 _FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
 
 
@@ -60,15 +58,5 @@ def write_picture(output: str, path: Path) -> None:
     path.write_text(_FONTS.sub("\n", console.export_svg(title="", unique_id="demo")))
 
 
-def write_readme(output: str, path: Path) -> None:
-    """Replace the output between the two markers of the README."""
-    plain = "\n".join(line.rstrip() for line in Text.from_ansi(output).plain.strip().split("\n"))
-    before, _, rest = path.read_text().partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    path.write_text(f"{before}{_BEGIN}```text\n{plain}\n```\n{_END}{after}")
-
-
 if __name__ == "__main__":
-    recorded = run_demo()
-    write_picture(recorded, ROOT / "docs" / "images" / "hang.svg")
-    write_readme(recorded, ROOT / "README.md")
+    write_picture(run_demo(), ROOT / "docs" / "images" / "hang.svg")

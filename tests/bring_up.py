@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tests.network_namespaces import EPHEMERAL, NOBODY, Host, Started
 
@@ -188,15 +189,19 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 def start(
-    fault: Fault, machines: list[Host], words: Callable[[Fault, int], list[str]]
+    fault: Fault,
+    machines: list[Host],
+    words: Callable[[Fault, int], list[str]],
+    *,
+    fork: bool = False,
 ) -> list[Started | None]:
-    """Inject the fault and start ``words(fault, at)`` on each host; None for hosts not started."""
+    """Inject the fault and start Python with ``words(fault, at)`` on each host; None: not started."""
     fault.make(*machines)
     started = [
         None
         if at in fault.silent
-        else host.start(
-            sys.executable, *words(fault, at), **(fault.variables[at] if fault.variables else {})
+        else (host.fork if fork else partial(host.start, sys.executable))(
+            *words(fault, at), **(fault.variables[at] if fault.variables else {})
         )
         for at, host in enumerate(machines)
     ]

@@ -1,10 +1,12 @@
 """Start ranks of tests by forking a server process that has imported torch.
 
 Importing torch, and what an optimizer imports with it, takes about 5 s of CPU time, longer than
-most tests. The server has one thread and no process group, so its children are in the same state as
+most tests. All servers of a test run, one per test process, are forked of one process that imports
+it once. A server has one thread and no process group, so its children are in the same state as
 new processes. Each child is a real process in its own process group, with its own environment, working
-folder, standard output and standard error. It exits without running exit handlers, so tests of exit
-handlers must start an interpreter.
+folder, standard output and standard error, and on request in the namespaces of another process. A
+program that it runs has its own command line and environment in /proc, too. It exits without running
+exit handlers, so tests of exit handlers must start an interpreter.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +40,19 @@ ROOT = Path(__file__).parents[1]
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _START_LIMIT_S = 120
 _MAX_MESSAGE_BYTES = 1 << 20
+_WAIT_S, _END_LIMIT_S = 0.01, 20
+#: Space for the command line and the environment of a child in /proc.
+_PADDING = " " * (1 << 14)
+#: Index after the name in /proc/pid/stat: start and end of command line and environment.
+_ARGUMENTS_FIELD, _ENVIRONMENT_FIELD = 45, 47
+#: Namespaces in /proc/pid/ns, with their flags of setns(2).
+_NAMESPACES = {
+    "user": 0x10000000,
+    "mnt": 0x00020000,
+    "uts": 0x04000000,
+    "net": 0x40000000,
+    "pid": 0x20000000,
+}
 #: Modules that every server imports: those of torch and holdfast that ranks of tests use.
 _IMPORTS = (
     "torch",
@@ -49,6 +68,7 @@ _IMPORTS = (
     "torch.distributed.run",
     "holdfast.cli.run",
     "holdfast.launcher.agent",
+    "holdfast.watcher.process",
 )
 
 
@@ -83,10 +103,11 @@ class _StartRequest(msgspec.Struct, frozen=True):
     arguments: tuple[Any, ...]
     environment: dict[str, str]
     folder: str
+    inside: int
 
 
 class ForkServer:
-    """A server process, used from the test process.
+    """A server process, used from all threads of a test process.
 
     Args:
         extra_imports: modules that it imports besides torch.
@@ -95,15 +116,16 @@ class ForkServer:
     def __init__(self, *extra_imports: str) -> None:
         self._socket, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._statuses: dict[int, int] = {}
-        number = str(other_end.fileno())
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fork_server", number, *extra_imports],
-            cwd=ROOT,
-            pass_fds=[other_end.fileno()],
-            # A process of several threads cannot be forked; DeepSpeed would search for a GPU.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
-        )
-        other_end.close()
+        self._lock = threading.Lock()
+        with other_end, _connect() as template:
+            template.settimeout(_START_LIMIT_S)
+            socket.send_fds(template, [pickle.dumps(extra_imports)], [other_end.fileno()])
+            self._process = os.pidfd_open(int(template.recv(64)))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server runs."""
+        return not select.select([self._process], [], [], 0)[0]
 
     def start(
         self,
@@ -114,11 +136,13 @@ class ForkServer:
         stdout: IO[Any] | None = None,
         stderr: IO[Any] | None = None,
         stdin: IO[Any] | None = None,
+        inside: int = 0,
     ) -> Child:
         """Fork a child that calls a module-level function and exits.
 
         Environment, working folder and output are those of the test process by default; standard
-        input is empty.
+        input is empty. ``inside`` is a process whose namespaces it enters; then a second process
+        calls the function, and the first one returns its exit status.
         """
         request = _StartRequest(
             module=function.__module__,
@@ -126,14 +150,15 @@ class ForkServer:
             arguments=arguments,
             environment=dict(os.environ if environment is None else environment),
             folder=str(folder or Path.cwd()),
+            inside=inside,
         )
-        with Path(os.devnull).open() as empty:
+        with self._lock, Path(os.devnull).open() as empty:
             files = [(stdin or empty).fileno()]
             files += [stdout.fileno() if stdout else 1, stderr.fileno() if stderr else 2]
             socket.send_fds(self._socket, [pickle.dumps(("start", request))], files)
-        deadline = time.monotonic() + _START_LIMIT_S
-        while (pid := self._receive(deadline)) is None:
-            pass
+            deadline = time.monotonic() + _START_LIMIT_S
+            while (pid := self._receive(deadline)) is None:
+                pass
         return Child(self, pid)
 
     def start_program(self, *command: object, **options: Any) -> Child:
@@ -145,12 +170,14 @@ class ForkServer:
 
     def wait(self, pid: int, limit_s: float) -> int:
         deadline = time.monotonic() + limit_s
-        while pid not in self._statuses:
-            self._receive(deadline)
-        return self._statuses[pid]
+        while (status := self.poll(pid)) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {pid} has not ended after {limit_s:.0f} s")
+            time.sleep(_WAIT_S)
+        return status
 
     def poll(self, pid: int) -> int | None:
-        with suppress(TimeoutError):
+        with self._lock, suppress(TimeoutError):
             while pid not in self._statuses:
                 self._receive(time.monotonic())
         return self._statuses.get(pid)
@@ -168,8 +195,9 @@ class ForkServer:
         return None
 
     def close(self) -> None:
+        """End the server and its children."""
         self._socket.close()
-        self.process.wait()
+        select.select([self._process], [], [], _END_LIMIT_S)
 
 
 _servers: dict[tuple[str, ...], ForkServer] = {}
@@ -181,18 +209,92 @@ def fork_server(*extra_imports: str) -> ForkServer:
     A new one replaces a server that a test has killed.
     """
     server = _servers.get(extra_imports)
-    if server is None or server.process.poll() is not None:
+    if server is None or not server.alive:
         server = _servers[extra_imports] = ForkServer(*extra_imports)
         atexit.register(server.close)
     return server
 
 
-# ---- the server process
+# ---- the template: one process per test run, of which all servers are forked
 
 
-def main(number: int, *extra_imports: str) -> None:
+def _connect() -> socket.socket:
+    """Return a connection to the template, which is started on first use."""
+    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    process, deadline = None, time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < deadline:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(_address(owner))
+        except ConnectionRefusedError:
+            connection.close()
+        else:
+            if process is not None:
+                process.returncode = 0  # it may outlive this process, which never waits for it
+            return connection
+        if process is None or process.poll() is not None:
+            process = _start_template(owner)
+        time.sleep(_WAIT_S)
+    raise TimeoutError("the fork server has not started")
+
+
+def _address(owner: int) -> str:
+    return f"\0holdfast-fork-server-{owner}"
+
+
+def _start_template(owner: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.fork_server", str(owner), _PADDING],
+        cwd=ROOT,
+        start_new_session=True,
+        # A process of several threads cannot be forked; DeepSpeed would search for a GPU.
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            "PADDING": _PADDING,
+        },
+    )
+
+
+def main(owner: int) -> None:
+    """Fork servers until the process that owns the test run has exited."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(_address(owner))
+        end = os.pidfd_open(owner)
+    except OSError:  # another worker was faster; the test run has ended
+        return
+    listener.listen(64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    for name in _IMPORTS:
+        importlib.import_module(name)
+    while end not in (ready := select.select([listener, end], [], [])[0]) and ready:
+        connection, _ = listener.accept()
+        with connection:
+            _, user, _ = struct.unpack(
+                "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            )
+            message, files, _, _ = socket.recv_fds(connection, _MAX_MESSAGE_BYTES, 1)
+            if user != os.getuid() or not files:
+                continue
+            server = os.fork()
+            if server == 0:
+                listener.close()
+                connection.close()
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                _serve(files[0], pickle.loads(message))
+                os._exit(0)
+            os.close(files[0])
+            connection.send(b"%d" % server)
+
+
+# ---- a server process
+
+
+def _serve(number: int, extra_imports: Iterable[str]) -> None:
     """Serve requests until the test process has exited."""
-    for name in (*_IMPORTS, *extra_imports):
+    for name in extra_imports:
         importlib.import_module(name)
     import torch
 
@@ -259,15 +361,17 @@ def _run_child(request: _StartRequest, files: list[int]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(request.environment)
-        os.chdir(request.folder)
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        random.seed()
+        if request.inside:
+            _enter(request.inside)
+        os.chdir(request.folder)
+        forget_parent()
         getattr(importlib.import_module(request.module), request.function)(*request.arguments)
         status = 0
     except SystemExit as stop:
-        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        status = exit_status(stop)
     except BaseException:  # noqa: BLE001 - reported as Python does
         traceback.print_exc()
     finally:
@@ -276,10 +380,58 @@ def _run_child(request: _StartRequest, files: list[int]) -> None:
         os._exit(status)
 
 
+def _enter(process: int) -> None:
+    """Continue as a new process in the namespaces of another one."""
+    flags = sum(
+        flag
+        for name, flag in _NAMESPACES.items()
+        if Path(f"/proc/self/ns/{name}").readlink() != Path(f"/proc/{process}/ns/{name}").readlink()
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(os.pidfd_open(process), flags):
+        raise OSError(ctypes.get_errno(), "setns")
+    child = os.fork()
+    if child:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(status if status >= 0 else 128 - status)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def show_in_proc(words: Iterable[str], environment: Mapping[str, str]) -> None:
+    """Replace the command line and the environment of this process in /proc, if they fit."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    for field, texts in ((_ARGUMENTS_FIELD, words), (_ENVIRONMENT_FIELD, variables)):
+        begin, end = map(int, fields[field : field + 2])
+        content = b"".join(os.fsencode(text) + b"\0" for text in texts)
+        if len(content) < end - begin:
+            ctypes.memset(begin, 0, end - begin)
+            ctypes.memmove(begin, content, len(content))
+
+
+def exit_status(stop: SystemExit) -> int:
+    """Return the exit status; print a message as Python does."""
+    if stop.code is not None and not isinstance(stop.code, int):
+        sys.stderr.write(f"{stop.code}\n")
+        return 1
+    return (stop.code or 0) & 0xFF
+
+
+def forget_parent() -> None:
+    """Reset what a new interpreter would not have inherited."""
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    tempfile.tempdir = None
+
+
 def run_program(*command: str) -> None:
     """Run ``-m MODULE …`` or ``SCRIPT …`` as ``__main__``."""
+    show_in_proc((sys.executable, *command), os.environ)
     if command[0] == "-m":
         sys.argv = list(command[1:])
+        sys.path.insert(0, str(Path.cwd()))
+        warnings.filterwarnings("ignore", ".* found in sys.modules", module="runpy")
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = list(command)
@@ -288,4 +440,4 @@ def run_program(*command: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]))

@@ -2,8 +2,8 @@
 
 Each new interpreter needs 1.3 s of CPU time to import torch. Here children are forked from a process
 that has torch imported and no threads. The program becomes their parent by adopting them (a
-subreaper, prctl(2)), so that it waits for them and signals them as usual. Differences to a new
-interpreter: its command line in /proc, and torch is imported before the program starts.
+subreaper, prctl(2)), so that it waits for them and signals them as usual. Difference to a new
+interpreter: torch and parts of holdfast are imported before the program starts.
 """
 
 import atexit
@@ -11,7 +11,6 @@ import ctypes
 import io
 import os
 import pickle
-import random
 import signal
 import socket
 import subprocess
@@ -22,29 +21,32 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.fork_server import fork_server, run_program
+from tests import fork_server as forking
+from tests.fork_server import exit_status, forget_parent, fork_server, run_program, show_in_proc
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _MAX_MESSAGE_BYTES = 1 << 20
+#: Files of the frames around a program.
+_RUNS_PROGRAM = (__file__, forking.__file__)
+#: The program of a rank, which starts no Python programs.
+_RANK = "holdfast.recorder.bootstrap"
 
 
 class Forks:
-    """A process that forks children of this process, which has one thread.
+    """A process that forks children of this process, which has one thread."""
 
-    Args:
-        run: called in a child, with the content of :meth:`start`; exits.
-    """
-
-    def __init__(self, run):
+    def __init__(self):
         self._connection, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         if os.fork() == 0:
             self._connection.close()
-            _serve(other_end, run)
+            os.chdir("/")  # it is no process of the job
+            show_in_proc([sys.executable, "-m", __name__], {})
+            _serve(other_end)
         other_end.close()
 
     def start(self, content, files):
-        """Return the id of a child that calls ``run(*content)``; ``files`` are its number -> file."""
+        """Return the id of a child with the program ``content``; ``files`` are its number -> file."""
         message = pickle.dumps((content, [*files]))
         with self._lock:
             _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -59,7 +61,7 @@ def _prctl(option, value):
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _serve(connection, run):
+def _serve(connection):
     """Fork children until the parent has exited."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
@@ -79,7 +81,7 @@ def _serve(connection, run):
                     time.sleep(0.001)
                 content, numbers = pickle.loads(message)
                 _place(files, numbers)
-                run(*content)
+                _run_program(*content)
             os.write(writer, b"%d" % child)
             os._exit(0)
         os.waitpid(intermediate, 0)
@@ -105,14 +107,12 @@ def finish(program, *arguments):
         program(*arguments)
         status = 0
     except SystemExit as stop:
-        if isinstance(stop.code, int):
-            status = stop.code & 0xFF
-        elif stop.code is None:
-            status = 0
-        else:
-            sys.stderr.write(f"{stop.code}\n")
+        status = exit_status(stop)
     except BaseException as error:  # noqa: BLE001 - reported as Python does
-        sys.excepthook(type(error), error, error.__traceback__.tb_next)
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in _RUNS_PROGRAM:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error, trace)
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -172,6 +172,22 @@ class RunningProgram:
             return file.read().decode()
 
 
+def call_forking(function, *arguments, limit_s):
+    """Return ``function(*arguments)``, called in a process whose Python child processes are forked."""
+    with tempfile.NamedTemporaryFile() as answer:
+        process = fork_server().start(_call, answer.name, function, arguments)
+        try:
+            assert process.wait(limit_s) == 0
+        finally:
+            process.kill()
+        return pickle.load(answer)
+
+
+def _call(answer, function, arguments):
+    _fork_programs()
+    Path(answer).write_bytes(pickle.dumps(function(*arguments)))
+
+
 def run_forking(*command):
     """Run ``-m MODULE …`` or ``SCRIPT …`` in this process, which has one thread."""
     _fork_programs()
@@ -182,25 +198,41 @@ def _fork_programs():
     """From now on, ``subprocess`` forks Python programs."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    forks = Forks(_run_program)
+    forks = Forks()
 
     class ForkedProgram(subprocess.Popen):
         def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, *rest):
             cwd, env, _, _, shell, stdin, _, _, stdout, _, stderr, *_, session, _ = rest
-            program, quiet = _python_program([] if shell else [*map(str, args)])
+            words, changes, changed_folder = _split_env([] if shell else [*map(str, args)])
+            program, quiet = _python_program(words)
             if not program or preexec_fn:
                 super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, *rest)
                 return
             streams = {0: stdin, 1: stdout, 2: stderr}
             files = {number: number if file == -1 else file for number, file in streams.items()}
             files |= {number: number for number in pass_fds}
-            environment = dict(os.environ if env is None else env)
-            folder = str(cwd or Path.cwd())
+            environment = {**(os.environ if env is None else env), **changes}
+            folder = str(changed_folder or cwd or Path.cwd())
             self.pid = forks.start((program, quiet, environment, folder, session), files)
             self._child_created = True
             self._close_pipe_fds(*rest[5:11])
 
     subprocess.Popen = subprocess_handler.Popen = ForkedProgram
+
+
+def _split_env(words):
+    """Return a command without ``env [--chdir=FOLDER] [NAME=VALUE …]``, the variables, the folder."""
+    variables, folder, at = {}, None, 1
+    if words[:1] != ["env"]:
+        return words, variables, folder
+    while "=" in "".join(words[at : at + 1]):
+        name, _, value = words[at].partition("=")
+        if name == "--chdir":
+            folder = value
+        else:
+            variables[name] = value
+        at += 1
+    return words[at:], variables, folder
 
 
 def _python_program(words):
@@ -220,14 +252,13 @@ def _run_program(program, quiet, environment, folder, session):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.stdin, sys.stderr = os.fdopen(0), unbuffered(2)
+    sys.stdin, sys.stderr = os.fdopen(0, closefd=False), unbuffered(2)
     if program[0] == "-u":
         program, sys.stdout = program[1:], unbuffered(1)
     else:
-        sys.stdout = os.fdopen(1, "w")
+        sys.stdout = os.fdopen(1, "w", closefd=False)
     if quiet:
         warnings.simplefilter("ignore")
-    sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
-    random.seed()
-    sys.modules["numpy"].random.seed()
-    finish(run_forking, *program)
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    forget_parent()
+    finish(run_program if program[:2] == ["-m", _RANK] else run_forking, *program)

@@ -7,6 +7,7 @@ explicit number overrides the one of the profile.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from hypothesis import settings
 
@@ -25,6 +26,22 @@ def load() -> None:
             name, max_examples=count, deadline=None, derandomize=name == "ci", print_blob=True
         )
     settings.load_profile(PROFILE)
+    if PROFILE == "ci":
+        _use_no_constants_of_the_sources()
+
+
+def _use_no_constants_of_the_sources() -> None:
+    """Do not let hypothesis draw constants of all imported local modules.
+
+    They depend on what a test worker has imported, so that examples would not be deterministic,
+    and each worker parses the sources (5 s of CPU time in a new checkout). Private: without these
+    names it draws them.
+    """
+    with suppress(ImportError, AttributeError):
+        from hypothesis.internal.conjecture import providers
+
+        constants = providers._local_constants
+        providers._get_local_constants = lambda: constants
 
 
 def examples(count: int) -> int:

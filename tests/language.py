@@ -11,7 +11,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -90,9 +90,9 @@ def find_in_identifier(name: str) -> tuple[str, ...]:
     )
 
 
-def defined_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def defined_names(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yield module-level names, parameters and fields with their lines."""
-    for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))):
+    for scope in (node for node in nodes if isinstance(node, ast.Module | ast.ClassDef)):
         for node in scope.body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name, node.lineno
@@ -101,18 +101,24 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield from (
                     (each.id, node.lineno) for each in targets if isinstance(each, ast.Name)
                 )
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.arg):
             yield node.arg, node.lineno
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return the nodes of a Python file, the module first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def scan_source(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield line, word and text of each occurrence in a Python file."""
-    tree = ast.parse(path.read_text())
-    for name, line in defined_names(tree):
+    nodes = nodes_of(path)
+    for name, line in defined_names(nodes):
         for word in find_in_identifier(name):
             yield line, word, name
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             for word in find_in_prose(node.value):
                 yield node.lineno, word, " ".join(node.value.split())[:80]

@@ -17,6 +17,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,8 +26,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.links import NETWORK, courier
+from tests.fork_server import fork_server
+from tests.forked_programs import run_forking
 
-LIMIT_S = 60
+LIMIT_S, _NEVER_S = 60, 3600
 DEVICE = "eth0"
 #: An unused address: packets are lost after the kernel's ARP requests, about three seconds.
 NOBODY = f"{NETWORK}.99"
@@ -85,22 +88,17 @@ def why_not() -> str:
 
 
 class Started:
-    """A program on a host, with output to files; ``took_s`` is None while it runs."""
+    """A program on a host, with output to files; ``took_s`` is None while it runs.
 
-    def __init__(self, command, folder, environment):
+    ``start`` starts it with these open files.
+    """
+
+    def __init__(self, start, folder):
         self._out, self._err = (Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2))
-        self.took_s = None
+        self.took_s = self.status = None
         began = time.monotonic()
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
+            self._process = start(stdout=out, stderr=err)
         self._waiter = threading.Thread(target=self._await, args=(began,), daemon=True)
         self._waiter.start()
 
@@ -113,19 +111,19 @@ class Started:
         return self._err.read_text(errors="replace")
 
     def _await(self, began):
-        self.process.wait()
+        self.status = self._process.wait(_NEVER_S)
         self.took_s = time.monotonic() - began
 
     def wait(self, limit_s=LIMIT_S):
         """Wait for the program; return its exit status. Fails if it exceeds the limit."""
         self._waiter.join(limit_s)
         assert self.took_s is not None, f"not ended in {limit_s} s: {self.output}{self.errors}"
-        return self.process.returncode
+        return self.status
 
     def kill(self):
-        """Kill the program and its session."""
+        """Kill the program and its process group."""
         if self.took_s is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._waiter.join()
 
 
@@ -174,13 +172,40 @@ class Host:
 
     # ---- programs
 
-    def start(self, *words, **variables):
-        """Start a program in the host's folder with additional variables."""
-        environment = (
-            os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"} | self.variables | variables
+    def start(self, *words, folder=None, **variables):
+        """Start a program in ``folder``, by default the host's, with additional variables."""
+        start = functools.partial(
+            subprocess.Popen,
+            [*self._enter, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=self._environment(variables),
+            cwd=folder or self.folder,
         )
-        self._started.append(Started([*self._enter, *map(str, words)], self.folder, environment))
+        self._started.append(Started(start, self.folder))
         return self._started[-1]
+
+    def fork(self, *words, folder=None, **variables):
+        """Start ``-m MODULE …`` or ``SCRIPT …`` in ``folder``; it and its Python child processes are forked.
+
+        With a shifted clock, they are interpreters, which load the library that shifts it.
+        """
+        if "LD_PRELOAD" in self.variables:
+            return self.start(sys.executable, *words, folder=folder, **variables)
+        start = functools.partial(
+            fork_server().start,
+            run_forking,
+            *map(str, words),
+            environment=self._environment(variables),
+            folder=folder or self.folder,
+            inside=self.pid,
+        )
+        self._started.append(Started(start, self.folder))
+        return self._started[-1]
+
+    def _environment(self, variables):
+        own = {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+        return os.environ | own | self.variables | variables
 
     def do(self, *words):
         """Run a program that must succeed; return its output."""

@@ -9,12 +9,12 @@ import time
 _FIRST, _PORTS_PER_WORKER = 20_000, 1_500
 
 
-def free_port() -> int:
-    """Return a free port from this pytest-xdist worker's own range."""
+def free_port(first: int = _FIRST, count: int = _PORTS_PER_WORKER) -> int:
+    """Return a free port from this pytest-xdist worker's own ``count`` ports from ``first``."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
     at = time.monotonic_ns() // 1000
-    for step in range(_PORTS_PER_WORKER):
-        port = _FIRST + worker * _PORTS_PER_WORKER + (at + step) % _PORTS_PER_WORKER
+    for step in range(count):
+        port = first + worker * count + (at + step) % count
         with socket.socket() as candidate:
             try:
                 candidate.bind(("", port))

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.fork_server import fork_server, run_program
-from tests.process.forked_ranks import run_launcher
+from tests.forked_programs import run_forking
 
 LIMIT_S = 90
 
@@ -20,9 +20,9 @@ LIMIT_S = 90
 class Launched:
     """One `holdfast run` in ``folder``; its output is written to a file.
 
-    Launcher and ranks are forked from a server that has imported torch (forked_ranks.py). With
-    ``new_ranks``, ranks are new interpreters, as they are for a user; with ``new_interpreter``, the
-    launcher is one, too. With a ``terminal`` (tests/process/terminal.py), input and output are that.
+    Launcher, watcher and ranks are forked from a server that has imported torch
+    (tests/forked_programs.py). With ``new_ranks``, ranks and watcher are new interpreters, as they
+    are for a user; with ``new_interpreter``, the launcher is one, too. With a ``terminal`` (tests/process/terminal.py), input and output are that.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Launched:
         self.folder.mkdir(exist_ok=True)
         self._file = self.folder / "output.txt"
         command = ["-m", "holdfast", "run", "--run-dir", "runs", *map(str, arguments)]
-        program = run_program if new_ranks else run_launcher
+        program = run_program if new_ranks else run_forking
         with self._file.open("wb") as file:
             if terminal is not None:
                 del environment["COLUMNS"]

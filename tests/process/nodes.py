@@ -11,8 +11,12 @@ import shlex
 import subprocess
 import time
 from functools import cache
+from pathlib import Path
 
 import pytest
+
+from tests.fork_server import fork_server
+from tests.forked_programs import run_forking
 
 AS_NON_ROOT = ("--user", "--map-current-user") if os.geteuid() else ()
 UNSHARE = ("unshare", *AS_NON_ROOT, "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -37,13 +41,17 @@ class Node:
     def __init__(self, folder, **variables):
         if why_not():
             pytest.skip(f"no PID namespaces here: {why_not()}")
-        self.folder, self._programs = folder, 0
+        self.folder, self._programs, self._variables = folder, 0, variables
         folder.mkdir()
         self._shell = subprocess.Popen(
             [*UNSHARE, "sh"], stdin=subprocess.PIPE, cwd=folder, text=True
         )
         for name, text in variables.items():
             self._run_line(f"export {name}={shlex.quote(text)}")
+        self._run_line("touch ready")
+        wait((folder / "ready").exists, lambda: "the node has not started")
+        children = Path(f"/proc/{self._shell.pid}/task/{self._shell.pid}/children").read_text()
+        self.pid = int(children)
 
     def __enter__(self):
         return self
@@ -62,25 +70,46 @@ class Node:
 
         Its output goes to files.
         """
-        self._programs += 1
+        at = self._new_number()
         line = shlex.join(map(str, words))
         if called:  # a shell with that name runs the program as its child
             renamed = shlex.join(("exec", "-a", called, "bash", "-c", line + "; exit $?"))
             line = shlex.join(("bash", "-c", renamed))
-        at = self._programs
-        for kind in ("out", "err"):
-            (self.folder / f"{at}.{kind}").touch()
         self._run_line(
             f"{{ {line} >{at}.out 2>{at}.err </dev/null; echo $? >{at}.status; mv {at}.status {at}.done; }} &"
         )
         return Started(self.folder, at)
 
+    def fork(self, *words):
+        """Start ``-m MODULE …`` or ``SCRIPT …``, forked as its Python child processes are."""
+        at = self._new_number()
+        with (
+            (self.folder / f"{at}.out").open("wb") as out,
+            (self.folder / f"{at}.err").open("wb") as err,
+        ):
+            process = fork_server().start(
+                run_forking,
+                *map(str, words),
+                environment=os.environ | self._variables,
+                folder=self.folder,
+                stdout=out,
+                stderr=err,
+                inside=self.pid,
+            )
+        return Started(self.folder, at, process)
+
+    def _new_number(self):
+        self._programs += 1
+        for kind in ("out", "err"):
+            (self.folder / f"{self._programs}.{kind}").touch()
+        return self._programs
+
 
 class Started:
     """A program on a node."""
 
-    def __init__(self, folder, at):
-        self._folder, self._at = folder, at
+    def __init__(self, folder, at, process=None):
+        self._folder, self._at, self._process = folder, at, process
 
     def output(self):
         return (self._folder / f"{self._at}.out").read_text(errors="replace")
@@ -90,6 +119,8 @@ class Started:
 
     def status(self):
         """Wait until the program exits; return the exit status."""
+        if self._process is not None:
+            return self._process.wait(LIMIT_S)
         done = self._folder / f"{self._at}.done"
         wait(done.exists, self.errors)
         return int(done.read_text())

@@ -31,12 +31,17 @@ def skip_without_slurm():
         pytest.skip(reason, allow_module_level=True)
 
 
+#: The job's number gives the port of `holdfast submit slurm`, 29500 + N % 3000: from here on and
+#: below the ephemeral range, no other test uses it.
+FIRST_PORT, PORTS_PER_WORKER = 32_000, 60
+
 CONFIGURATION = """
 ClusterName=holdfast
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 SlurmctldPort={ports[0]}
+FirstJobId={first_job}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
@@ -91,7 +96,12 @@ def slurm_cluster(tmp_path):
         (tmp_path / name).mkdir()
     host = socket.gethostname().partition(".")[0]
     (tmp_path / "slurm.conf").write_text(
-        CONFIGURATION.format(folder=tmp_path, host=host, ports=[free_port() for _ in range(3)])
+        CONFIGURATION.format(
+            folder=tmp_path,
+            host=host,
+            ports=[free_port() for _ in range(3)],
+            first_job=free_port(FIRST_PORT, PORTS_PER_WORKER) - 29_500,
+        )
     )
     variables = {"SLURM_CONF": f"{tmp_path}/slurm.conf", "OMP_NUM_THREADS": "1", "PATH": PATH}
     with ExitStack() as stack:

@@ -1,8 +1,5 @@
 """Ports and addresses: what `holdfast run` reserves, and what the nodes publish to each other."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.network_namespaces import hosts, why_not
@@ -16,7 +13,6 @@ address = os.environ["MASTER_ADDR"]
 socket.create_connection((address, int(os.environ["MASTER_PORT"])), timeout=30).close()
 print("store:", address, flush=True)
 """
-ROOT = Path(__file__).parents[2]
 PORT = 29584
 REDUCES = """
 import os, torch, torch.distributed as dist
@@ -78,9 +74,8 @@ def test_hosts_find_each_other_whatever_their_names_lead_to(tmp_path, names):
     with hosts(2) as machines:
         endpoint = names(*machines)
         jobs = [
-            host.start(
-                *("env", f"PYTHONPATH={ROOT / 'src'}"),
-                *(sys.executable, "-m", "holdfast", "run", "--recorder", "off", "--nnodes", 2),
+            host.fork(
+                *("-m", "holdfast", "run", "--recorder", "off", "--nnodes", 2),
                 *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{endpoint}:{PORT}"),
                 *("--rdzv-conf", f"is_host={int(host is machines[0])}", tmp_path / "connects.py"),
             )
@@ -100,9 +95,9 @@ def test_a_job_of_one_host_needs_no_name(tmp_path):
     (tmp_path / "reduces.py").write_text(REDUCES)
     with hosts(1) as (host,):
         host.names({})
-        job = host.start(
-            *("env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "holdfast", "run"),
-            *("--recorder", "off", "--nproc-per-node", 2, tmp_path / "reduces.py"),
+        job = host.fork(
+            *("-m", "holdfast", "run", "--recorder", "off", "--nproc-per-node", 2),
+            tmp_path / "reduces.py",
         )
         assert job.wait() == 0, job.errors
         assert job.output.count("ranks: 2 store: 127.0.0.1") == 2

@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from tests.faults.specimens.expected import EXPECTED, guilty_line, place
+from tests.fork_server import fork_server
+from tests.forked_programs import run_forking
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -20,14 +22,14 @@ LIMIT_S = 90
 
 
 class TorchrunJob:
-    """A specimen under plain torchrun; all its processes are killed at the end."""
+    """A specimen under plain torchrun, forked; all its processes are killed at the end."""
 
     def __init__(
         self, folder: Path, program: str | Path, *, processes: int = 4, **variables: str
     ) -> None:
         self.port = free_port()
         self._output = folder / "output.txt"
-        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        launch = ("-m", "torch.distributed.run", "--nproc-per-node", str(processes))
         environment = {
             name: text
             for name, text in os.environ.items()
@@ -35,13 +37,13 @@ class TorchrunJob:
         } | {"OMP_NUM_THREADS": "1"}
         script = str(place(program) if isinstance(program, str) else program)
         with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*launch, "--master-port", str(self.port), script],
-                cwd=folder,
-                env=environment | variables,
-                stdin=subprocess.DEVNULL,
+            self.process = fork_server().start(
+                run_forking,
+                *(*launch, "--master-port", str(self.port), script),
+                folder=folder,
+                environment=environment | variables,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=output,
             )
 
     def __enter__(self):
@@ -55,7 +57,7 @@ class TorchrunJob:
         )
         for each in [*family, self.process]:
             each.kill()
-        self.process.wait()
+        self.process.wait(LIMIT_S)
 
     def ranks(self):
         return [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,9 @@ import psutil
 import pytest
 
 from holdfast.host.processes import namespaces
+from tests.fork_server import fork_server
+from tests.forked_programs import run_forking
+from tests.process.nodes import LIMIT_S, wait
 
 CONTAINER = ("unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child")
 ENTER = (*CONTAINER, "--mount-proc", "bash", "-ec")
@@ -32,7 +34,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_not()), reason=f"no namespaces: {why_not()}"),
 ]
-LIMIT_S = 90
 SPAWNS = Path(__file__).with_name("spawns.py")
 LAUNCHERS = {
     "torchrun": "-m torch.distributed.run --standalone --nproc-per-node 3 job/train.py",
@@ -46,7 +47,8 @@ mount -t tmpfs none /dev/shm
 mount -t tmpfs none job
 cp train spawns.py job/
 mv job/train job/train.py
-exec "$@" > output 2>&1
+touch begun
+exec sleep infinity
 """
 PROGRAM = """
 import time, torch, torch.distributed as dist
@@ -62,30 +64,33 @@ for step in range(100):
 
 @contextmanager
 def container(folder, command):
-    """Start the command in a container; yield the pid of its first process when it is ready."""
+    """Start the command, forked, in a container; yield its pid when it is ready."""
     (folder / "job").mkdir()
     (folder / "job" / "train.py").write_text("this is another file\n" * 9)
     (folder / "train").write_text(PROGRAM)
     (folder / "spawns.py").write_bytes(SPAWNS.read_bytes())
     environment = {name: text for name, text in os.environ.items() if "HOLDFAST" not in name}
-    process = subprocess.Popen(
-        [*ENTER, SETUP, "bash", sys.executable, *command.split()],
-        cwd=folder,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-    )
+    holder = subprocess.Popen([*ENTER, SETUP], cwd=folder)
     try:
-        until = time.monotonic() + LIMIT_S
+        wait((folder / "begun").exists, lambda: "the container has not started")
         output = folder / "output"
-        while not output.exists() or output.read_text().count("ready") < 3:
-            assert time.monotonic() < until, output.read_text()
-            assert process.poll() is None
-            time.sleep(0.1)
+        with output.open("wb") as file:
+            process = fork_server().start(
+                run_forking,
+                *command.split(),
+                environment=environment | {"OMP_NUM_THREADS": "1"},
+                folder=folder,
+                stdout=file,
+                stderr=file,
+                inside=psutil.Process(holder.pid).children()[0].pid,
+            )
+        wait(lambda: output.read_text().count("ready") == 3, output.read_text)
         # The other ranks reach the collective; with the recorder, the job counts as stalled.
         time.sleep(6 if "holdfast" in command else 1)
         yield psutil.Process(process.pid).children()[0].pid
     finally:
-        process.send_signal(signal.SIGKILL)  # ends all processes of its PID namespace
-        process.wait()
+        holder.kill()  # ends all processes of its PID namespace
+        holder.wait()
 
 
 @pytest.mark.parametrize(

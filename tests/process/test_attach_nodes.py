@@ -18,7 +18,7 @@ from tests.faults.specimens.expected import guilty_line, place
 from tests.process.nodes import LIMIT_S, Node, wait
 
 pytestmark = pytest.mark.slow
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+TORCHRUN = ("-m", "torch.distributed.run")
 ATTACH = ("-m", "holdfast", "attach", "--json")
 
 
@@ -52,9 +52,7 @@ def job(tmp_path_factory):
             stack.enter_context(Node(tmp_path / f"n{at}", OMP_NUM_THREADS="1")) for at in range(2)
         ]
         ranks = [
-            node.start(
-                *torchrun_arguments(2, at, port), "--nproc-per-node", 2, place("rank_sleeps")
-            )
+            node.fork(*torchrun_arguments(2, at, port), "--nproc-per-node", 2, place("rank_sleeps"))
             for at, node in enumerate(nodes)
         ]
         wait(lambda: "step 20" in "".join(each.output() for each in ranks), ranks[0].errors)
@@ -78,7 +76,7 @@ EXPECTED = ("rank-missing-collective", 2, guilty_line("rank_sleeps"))
 
 def test_torchrun_copies_print_one_verdict(job):
     port = free_port()
-    copies = [node.start(*torchrun_arguments(2, at, port), *ATTACH) for at, node in enumerate(job)]
+    copies = [node.fork(*torchrun_arguments(2, at, port), *ATTACH) for at, node in enumerate(job)]
     assert [each.status() for each in copies] == [0, 0]
     report = report_of(copies[0])
     assert root_of(report) == EXPECTED

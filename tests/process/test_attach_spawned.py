@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.fork_server import fork_server
+from tests.forked_programs import run_forking
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -34,8 +36,8 @@ LINE = guilty_line(PROGRAM)
 
 
 @contextmanager
-def started(folder, how, ready, *launcher, program=PROGRAM, **variables):
-    """Start the program and wait for ``ready`` processes; yield its pid and rendezvous port.
+def started(folder, how, ready, *launcher, program=PROGRAM, imports=(), **variables):
+    """Start the program, forked, and wait for ``ready`` processes; yield its pid and rendezvous port.
 
     It is copied to ``folder``, so that ``--name`` finds no job of another test.
     """
@@ -47,9 +49,10 @@ def started(folder, how, ready, *launcher, program=PROGRAM, **variables):
     } | {"OMP_NUM_THREADS": "1"}
     output = folder / "output"
     with output.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, *launcher, script, how, str(port)],
-            env=environment | variables,
+        process = fork_server(*imports).start(
+            run_forking,
+            *(*launcher, str(script), how, str(port)),
+            environment=environment | variables,
             stdout=file,
         )
     try:
@@ -63,7 +66,7 @@ def started(folder, how, ready, *launcher, program=PROGRAM, **variables):
     finally:
         for each in [*psutil.Process(process.pid).children(recursive=True), process]:
             each.kill()
-        process.wait()
+        process.wait(LIMIT_S)
 
 
 def attach(*arguments):
@@ -124,7 +127,7 @@ def test_ranks_spawned_by_a_script_under_torchrun_are_found_by_its_name(tmp_path
     ["ddp", *(pytest.param(f"ddp_{how}", marks=pytest.mark.matrix) for how in ("spawn", "fork"))],
 )
 def test_the_ranks_of_lightnings_own_launchers_are_found_by_their_script(strategy, tmp_path):
-    with started(tmp_path, strategy, 2, program=LIGHTNING) as (pid, _):
+    with started(tmp_path, strategy, 2, program=LIGHTNING, imports=("lightning",)) as (pid, _):
         status, report, errors = attach("--name", tmp_path)
     assert errors == ""
     root = report["verdict"]["root"]

@@ -32,14 +32,11 @@ CONCURRENT_FAULTS = 4
 def run_fault(fault):
     """Return duration, exit status, stdout and stderr of each host; None for hosts not started."""
     with hosts(fault.count) as machines:
-        started = start(fault, machines, check)
+        started = start(fault, machines, check, fork=True)
         for each in started:
             if each is not None:
                 each.wait()
-        return [
-            each and (each.took_s, each.process.returncode, each.output, each.errors)
-            for each in started
-        ]
+        return [each and (each.took_s, each.status, each.output, each.errors) for each in started]
 
 
 @pytest.fixture(scope="module")

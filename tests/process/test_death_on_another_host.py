@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,6 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not()),
     pytest.mark.skipif(shutil.which("cc") is None, reason="a shifted clock requires cc"),
 ]
-ROOT = Path(__file__).parents[2]
 PORT = 29592
 LIMIT_S = 100
 TRAIN = """
@@ -38,10 +35,10 @@ def test_the_killed_rank_is_named_whatever_the_clocks_show(tmp_path, killed):
     with hosts(2) as machines:
         machines[1 - killed].shift_clock(-7)
         jobs = [
-            host.start(
-                *("env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "holdfast", "run"),
-                *("--nnodes", 2, "--node-rank", host.number, "--master-port", PORT),
-                *("--master-addr", machines[0].address, "--run-dir", tmp_path / f"{host.number}"),
+            host.fork(
+                *("-m", "holdfast", "run", "--nnodes", 2, "--node-rank", host.number),
+                *("--master-port", PORT, "--master-addr", machines[0].address),
+                *("--run-dir", tmp_path / f"{host.number}"),
                 *("--json-report", tmp_path / f"{host.number}.json"),
                 *(tmp_path / "train.py", killed),
                 GLOO_SOCKET_IFNAME="eth0",

@@ -2,9 +2,7 @@
 
 import json
 import re
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,6 @@ pytestmark = [
     pytest.mark.timeout(200),
     pytest.mark.skipif(bool(why_not()), reason=why_not()),
 ]
-ROOT = Path(__file__).parents[2]
 PORT = 29591
 BLOCKED = re.compile(r"^ranks? (\d+)(?:-(\d+))? (?:is|are) blocked in all_reduce")
 LIMIT_S = 100
@@ -61,9 +58,9 @@ def start(machines, folder, script, backend, *options):
             ),
         }[backend]
         jobs.append(
-            host.start(
-                *("env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "holdfast", "run"),
-                *("--nnodes", len(machines), *where, "--nproc-per-node", 2, *options),
+            host.fork(
+                *("-m", "holdfast", "run", "--nnodes", len(machines), *where),
+                *("--nproc-per-node", 2, *options),
                 *("--json-report", folder / f"{host.number}.json"),
                 *("--run-dir", folder / f"runs{host.number}", folder / "train.py"),
                 GLOO_SOCKET_IFNAME="eth0",

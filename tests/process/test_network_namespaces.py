@@ -179,6 +179,6 @@ def test_the_machine_is_not_changed_and_everything_is_removed():
         sleeper = both[0].start("sleep", "1000")
         folders = [host.folder for host in both]
         assert machine_state() == before
-    assert sleeper.process.poll() is not None
+    assert sleeper.status is not None
     assert not any(folder.exists() for folder in folders)
     assert machine_state() == before

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked_programs import RunningProgram
 
 JOB = """
 import os, torch, torch.distributed as dist
@@ -31,16 +31,9 @@ main()
 @pytest.mark.slow
 def test_a_torch_with_another_agent_runs_the_job(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "holdfast_run.py").write_text(HOLDFAST)
     options = ["run", "--standalone", "--nproc-per-node", "2", "--recorder", "python", "job.py"]
-    done = subprocess.run(
-        [sys.executable, "-c", HOLDFAST, *options],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    done = RunningProgram("holdfast_run.py", *options, folder=tmp_path).result()
+    assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("total 2.0 None") == 2, done.stdout
-    assert "differs (no _from_a_later_torch)" in done.stdout
+    assert "differs (no _from_a_later_torch)" in done.stderr

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.launcher import history, ledger, past_runs
-from holdfast.launcher.policy import RecoveryAction
+from holdfast.core import ledger
+from holdfast.core.failures import RecoveryAction
+from holdfast.launcher import past_runs
+from holdfast.report import run_timeline
 from tests.unit.host.gpus.recorded import answer, gpu
 
 SCRIPT = Path(__file__).with_name("failing_trainer.py")
@@ -72,9 +74,10 @@ def test_a_resubmitted_job_uses_its_history(launch, tmp_path):
         10,
         True,
     )
-    assert history.find_newest_run(tmp_path / "kept") == tmp_path / "kept"
+    assert run_timeline.find_newest_run(tmp_path / "kept") == tmp_path / "kept"
     printed = [
-        event.title for event in history.describe_records(ledger.read_ledger(tmp_path / "kept"))
+        event.title
+        for event in run_timeline.describe_records(ledger.read_ledger(tmp_path / "kept"))
     ]
     assert (
         sum("run started" in title for title in printed)

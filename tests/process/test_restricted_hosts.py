@@ -3,17 +3,20 @@
 import json
 import os
 import subprocess
-import sys
+import tempfile
+from contextlib import contextmanager
 
 import pytest
 
+from tests.fork_server import fork_server
+from tests.forked_programs import run_forking
 from tests.process import nodes
+from tests.process.without_ptrace import run_without_ptrace
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(nodes.why_not()), reason=f"no namespaces: {nodes.why_not()}"),
 ]
-MOUNTS = ("unshare", *nodes.AS_NON_ROOT, "--mount", "sh", "-c")
 REDUCES = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -30,57 +33,53 @@ if dist.get_rank() == 1:
     time.sleep(1000)
 dist.all_reduce(torch.ones(1))
 """
-#: Refuses ptrace(2) and process_vm_readv(2), as container runtimes do, and runs a program.
-REFUSE_PTRACE = """
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-syscalls = {"x86_64": (101, 310), "aarch64": (117, 270)}[os.uname().machine]
-lines = [(0x20, 0, 0, 0)]                                   # load the number of the system call
-lines += [(0x15, len(syscalls) - at, 0, number) for at, number in enumerate(syscalls)]
-lines += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]    # allow; fail with EPERM
-program = b"".join(struct.pack("HBBI", *line) for line in lines)
-buffer = ctypes.create_string_buffer(program)
-class Filter(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_ushort), ("lines", ctypes.c_void_p)]
-filter = Filter(len(lines), ctypes.cast(buffer, ctypes.c_void_p))
-assert libc.prctl(38, 1, 0, 0, 0) == 0                      # PR_SET_NO_NEW_PRIVS
-assert libc.prctl(22, 2, ctypes.byref(filter), 0, 0) == 0   # PR_SET_SECCOMP
-assert libc.ptrace(16, os.getppid(), 0, 0) == -1 and ctypes.get_errno() == 1
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
-def run(folder, *wrapper, arguments=(), program=REDUCES, **variables):
-    """Run a job; return exit status and output."""
+def run(folder, how=run_forking, *, arguments=(), program=REDUCES, inside=0, **variables):
+    """Run a job of two forked ranks, in the namespaces of a process; return exit status and output."""
     (folder / "program.py").write_text(program)
-    command = [sys.executable, "-m", "holdfast", "run", "--recorder", "python", "--no-gate"]
-    command += [*arguments, "program.py"]
-    if wrapper[:1] == MOUNTS[:1] and wrapper[-2:-1] == ("-c",):
-        wrapper = (*wrapper[:-1], f'{wrapper[-1]} && exec "$@"', "sh")
-    done = subprocess.run(
-        [*wrapper, *command],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    with tempfile.TemporaryFile("w+") as output:
+        job = fork_server().start(
+            how,
+            *("-m", "holdfast", "run", "--recorder", "python", "--no-gate"),
+            *("--nproc-per-node", "2", *arguments, "program.py"),
+            folder=folder,
+            environment={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **variables},
+            stdout=output,
+            stderr=output,
+            inside=inside,
+        )
+        try:
+            status = job.wait(100)
+        finally:
+            job.kill()
+        output.seek(0)
+        return status, output.read()
+
+
+@contextmanager
+def mounts(*lines):
+    """Yield the id of a process that sees other mounts."""
+    command = ("unshare", *nodes.AS_NON_ROOT, "--mount", "sh", "-ec")
+    script = "\n".join((*lines, "echo ready", "exec sleep infinity"))
+    with subprocess.Popen([*command, script], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def test_a_read_only_folder_without_shared_memory(tmp_path):
     folder, temporary = tmp_path / "here", tmp_path / "temporary"
     folder.mkdir()
     temporary.mkdir()
-    read_only = (
-        f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder} && cd {folder}"
-        " && mount -t tmpfs -o size=4k none /dev/shm"
-    )
-    two = ("--nproc-per-node", "2")
-    status, output = run(folder, *MOUNTS, read_only, arguments=two, TMPDIR=str(temporary))
+    with mounts(
+        f"mount --bind {folder} {folder}",
+        f"mount -o remount,ro,bind {folder}",
+        "mount -t tmpfs -o size=4k none /dev/shm",
+    ) as process:
+        status, output = run(folder, inside=process, TMPDIR=str(temporary))
     assert status == 0, output
     assert output.count("sum 2") == 2
     assert f"{folder} is not writable: the run folder is in {temporary}" in output
@@ -89,7 +88,8 @@ def test_a_read_only_folder_without_shared_memory(tmp_path):
 
 
 def test_a_pid_namespace(tmp_path):
-    status, output = run(tmp_path, *nodes.UNSHARE, arguments=("--nproc-per-node", "2"))
+    with nodes.Node(tmp_path / "node") as node:
+        status, output = run(tmp_path, inside=node.pid)
     assert status == 0, output
     assert output.count("sum 2") == 2
 
@@ -98,8 +98,8 @@ def test_ptrace_refused(tmp_path):
     """The stacks then come from the ranks themselves."""
     status, output = run(
         tmp_path,
-        *(sys.executable, "-c", REFUSE_PTRACE),
-        arguments=("--nproc-per-node", "2", "--act-after", "2s", "--json-report", "report.json"),
+        run_without_ptrace,
+        arguments=("--act-after", "2s", "--json-report", "report.json"),
         program=HANGS,
         HOLDFAST_FIRST_STEP_S="3",
     )

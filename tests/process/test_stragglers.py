@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.launcher import ledger
-from holdfast.launcher.policy import RecoveryAction
+from holdfast.core import ledger
+from holdfast.core.failures import RecoveryAction
 
 SCRIPT = Path(__file__).with_name("paced.py")
 WINDOW = {"HOLDFAST_STRAGGLER_S": "6"}

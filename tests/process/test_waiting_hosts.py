@@ -17,7 +17,6 @@ pytestmark = [
 ]
 HERE = Path(__file__).parent
 EXCLUDING = HERE.parent / "unit" / "launcher" / "elastic" / "excluding.py"
-ROOT = HERE.parents[1]
 LIMIT_S = 240
 PORT = 29583
 
@@ -49,18 +48,8 @@ def test_a_waiting_host_replaces_an_excluded_one(tmp_path):
         for number, host in enumerate(machines):
             if number == 2:  # joins while the others run
                 wait_until(lambda: len(list(tmp_path.glob("up*"))) == 2, started)
-            program = (
-                "env",
-                f"--chdir={tmp_path}",
-                f"PYTHONPATH={ROOT}:{ROOT / 'src'}",
-                sys.executable,
-                EXCLUDING,
-            )
-            started.append(
-                host.start(
-                    *program, *rendezvous(machines, host, "2:2"), "worker.py", STANDING_BY="1"
-                )
-            )
+            command = (EXCLUDING, *rendezvous(machines, host, "2:2"), "worker.py")
+            started.append(host.fork(*command, folder=tmp_path, STANDING_BY="1"))
         statuses = [each.wait(LIMIT_S) for each in started]
         output = [each.output + each.errors for each in started]
     assert statuses[2] == 0, output

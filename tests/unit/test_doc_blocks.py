@@ -35,6 +35,9 @@ PAGES = [
 ]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
+FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+#: A block without a fence, which is neither marked nor checked.
+INDENTED = re.compile(r"\n\n( {4}\S.*)")
 INLINE = re.compile(r"`(holdfast [a-z][^`]*)`")
 SHELL = {"sh", "bash", "console"}
 LANGUAGES = SHELL | {"python", "toml", "yaml", "json", "text", "diff", "sql"}
@@ -197,6 +200,7 @@ def test_every_block_of_a_page_is_valid(page):
             PARSERS[language](text)
         for words in commands_of(language, text) if language in {*SHELL, "text"} else ():
             check_command(words)
+    assert not INDENTED.findall(FENCED.sub("", page.read_text())), "a block without a fence"
     for text in INLINE.findall(BLOCK.sub("", page.read_text())):
         for words in commands_in(text):
             with suppress(click.BadOptionUsage):  # prose may name an option without its value

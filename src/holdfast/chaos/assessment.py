@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.chaos.scenario import Scenario
 from holdfast.core.adjustments import NO_ADJUSTMENTS
-from holdfast.launcher.history import describe_records
-from holdfast.launcher.ledger import LedgerEvent, LedgerRecord
+from holdfast.core.ledger import LedgerEvent, LedgerRecord
+from holdfast.report.run_timeline import describe_records
 
 
 class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):

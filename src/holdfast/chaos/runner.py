@@ -20,10 +20,9 @@ from holdfast.chaos.environment import scenario_environment
 from holdfast.chaos.external_faults import EXTERNAL_FAULTS, PORT, power_off
 from holdfast.chaos.network_hosts import DEVICE, NetworkHost, host_address
 from holdfast.chaos.scenario import PHASE_TIMEOUTS, SAVE_EVERY, STEPS, ExternalFault, Scenario
-from holdfast.core import settings
+from holdfast.core import ledger, settings
 from holdfast.core.errors import HoldfastError
-from holdfast.launcher import ledger
-from holdfast.launcher.ledger import LedgerRecord
+from holdfast.core.ledger import LedgerRecord
 
 #: A submission takes 10 to 20 s, on a busy machine ten times as long.
 LIMIT_S = 240.0

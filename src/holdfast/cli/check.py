@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from holdfast.cli import check_hosts, connect
-from holdfast.cli.general_options import GroupedCommand
+from holdfast.cli.general_options import GroupedCommand, OutputFile
 from holdfast.cli.language import language_option
 
 _OPTION_GROUPS = {
@@ -37,6 +37,7 @@ _OPTION_GROUPS = {
 @connect.options
 @check_hosts.options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+@click.option("--html", metavar="FILE", type=OutputFile(), help="Write an HTML report.")
 @language_option
 def command(
     *,
@@ -45,6 +46,7 @@ def command(
     workers: int | None,
     checkpoints: Path | None,
     as_json: bool,
+    html: Path | None,
     use_connect: bool,
     **options: Any,
 ) -> int:
@@ -58,9 +60,10 @@ def command(
     from holdfast.preflight.check import check_host, report_lines
 
     if list_all:
-        for check in CHECKS.values():
-            click.echo(f"{check.name:<20} {check.description}")
+        click.echo("\n".join(f"{each.name:<20} {each.description}" for each in CHECKS.values()))
         return 0
+    if use_connect and html is not None:
+        raise click.UsageError("--html cannot be combined with --connect")
     if use_connect:
         return connect.run(
             options, check_hosts.parse_wait(options["wait"]), workers, as_json=as_json
@@ -70,10 +73,12 @@ def command(
         workers=workers,
         checkpoints=str(checkpoints) if checkpoints else None,
     )
-    if (status := check_hosts.run(options, context, names, as_json=as_json)) is not None:
+    status = check_hosts.run(options, context, names, as_json=as_json, html=html)
+    if status is not None:
         return status
     with ElapsedProgress(sys.stderr, "checking this host"):
         report = check_host(check_hosts.add_endpoint(options, context), names)
+    check_hosts.write_page(report, html)
     if as_json:
         from holdfast.report.json import envelope, write_json
 
@@ -91,6 +96,6 @@ def command(
     from holdfast.report.check_table import render_checks, warning_state
     from holdfast.report.terminal import render_verdict
 
-    render_checks(report_lines(report), file=sys.stdout, elapsed_s=report.elapsed_s)
+    render_checks(report_lines(report.checks), file=sys.stdout, elapsed_s=report.elapsed_s)
     render_verdict(report.verdict, file=sys.stdout, warning_headline=warning_state(report.verdict))
     return report.exit_status

@@ -13,7 +13,10 @@ from holdfast.cli.general_options import remark
 from holdfast.core.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.host.checks import CheckContext
+    from holdfast.preflight.check import HostReport
     from holdfast.preflight.check_hosts import MultiHostReport
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -71,9 +74,16 @@ def options(command: _Function) -> _Function:
 
 
 def run(
-    options: Mapping[str, Any], context: CheckContext, names: Sequence[str], *, as_json: bool
+    options: Mapping[str, Any],
+    context: CheckContext,
+    names: Sequence[str],
+    *,
+    as_json: bool,
+    html: Path | None = None,
 ) -> int | None:
     """Check several hosts together; return the exit status, or None for a check of one host.
+
+    ``html``: a page to write, too.
 
     Raises:
         UsageError: an option or variable is invalid.
@@ -119,8 +129,18 @@ def run(
     )
     if options["prefix"]:
         write_host_lists(hosts, options["prefix"], launch.names)
+    write_page(hosts, html)
     _show(hosts, as_json=as_json)
     return hosts.exit_status
+
+
+def write_page(report: HostReport | MultiHostReport, html: Path | None) -> None:
+    """Write the report as an HTML page, if one is requested. Raises MissingFile."""
+    if html is not None:
+        from holdfast.core.atomic_files import write_atomic
+        from holdfast.preflight.check_page import check_page
+
+        write_atomic(html, check_page(report).encode(errors="replace"))
 
 
 def add_endpoint(options: Mapping[str, Any], context: CheckContext) -> CheckContext:
@@ -192,7 +212,7 @@ def _show(hosts: MultiHostReport, *, as_json: bool) -> None:
             ),
         )
         return
-    from holdfast.preflight.check import HostReport, report_lines
+    from holdfast.preflight.check import report_lines
     from holdfast.preflight.host_matrix import HostMatrix, HostPair, render_hosts
     from holdfast.report.check_table import CheckLine, CheckState, render_checks, warning_state
     from holdfast.report.terminal import render_verdict
@@ -203,7 +223,7 @@ def _show(hosts: MultiHostReport, *, as_json: bool) -> None:
     )
     if failed:
         render_checks(
-            report_lines(HostReport(failed, hosts.verdict, hosts.elapsed_s)),
+            report_lines(failed),
             file=sys.stdout,
             elapsed_s=hosts.elapsed_s,
         )

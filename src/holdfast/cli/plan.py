@@ -278,9 +278,15 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     "config",
     metavar="FILE",
     type=Path,
-    help="Instead of a plan: convert a DeepSpeed, FSDP2 or Accelerate configuration.",
+    help="Instead of a plan: convert a DeepSpeed, FSDP2 or Accelerate configuration, or the FSDP "
+    "of a training script.",
 )
-@click.option("--to", type=click.Choice(_FORMATS), help="With --migrate: target format.")
+@click.option(
+    "--to",
+    metavar="FORMAT",
+    type=click.Choice(_FORMATS),
+    help=f"With --migrate: target format: {', '.join(_FORMATS)}.",
+)
 @click.option(
     "--ranks", metavar="N", type=_COUNT, help="With --migrate: number of data-parallel ranks."
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from pathlib import Path
@@ -15,6 +14,8 @@ from holdfast.cli.general_options import OutputFolder
 if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
+
+    from holdfast.serve.live.job_pipe import JobPipe
 
 
 @click.command()
@@ -83,6 +84,7 @@ def command(  # noqa: PLR0913 - one per option
             click.echo(path)
         return
     try:
+        from holdfast.serve.live.job_pipe import JobPipe
         from holdfast.serve.live.watch import RunWatch
         from holdfast.serve.metrics.prometheus import collect_runs
         from holdfast.serve.web.access import is_loopback
@@ -105,8 +107,10 @@ def command(  # noqa: PLR0913 - one per option
         end_export = start_export(otlp, lambda: collect_runs(watch), every)
     page = f"{'metrics' if metrics_only else ''}{f'?token={created}' if created else ''}"
     click.echo(f"holdfast: {base} at {_address(host, listener)}/{page}", err=True)
+    job = JobPipe(sys.stdout.buffer, sys.stdin.buffer) if until_eof else None
+    ask = job.ask if job is not None else None
     try:
-        _serve(create_application(watch, token, metrics_only=metrics_only), listener, until_eof)
+        _serve(create_application(watch, token, metrics_only=metrics_only, ask=ask), listener, job)
     finally:
         if end_export is not None:
             end_export()
@@ -118,19 +122,18 @@ def _address(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
 
 
-def _serve(application: Starlette, listener: socket.socket, until_eof: bool) -> None:  # noqa: FBT001 - the option
+def _serve(application: Starlette, listener: socket.socket, job: JobPipe | None) -> None:
     import threading
 
     from holdfast.serve.web.server import make_server
 
     server = make_server(application)
-    if until_eof:
-        threading.Thread(target=_end_at_eof, args=(server,), daemon=True).start()
+    if job is not None:
+        threading.Thread(target=_end_with, args=(job, server), daemon=True).start()
     server.run([listener])
 
 
-def _end_at_eof(server: uvicorn.Server) -> None:
-    """End the server when the process that started it closes the pipe or dies."""
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+def _end_with(job: JobPipe, server: uvicorn.Server) -> None:
+    """End the server when the job that started it closes the pipe or dies."""
+    job.read_answers()
     server.should_exit = True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -105,9 +105,14 @@ class EvidenceSet:
             if isinstance(inner, io.BytesIO):
                 add(len(inner.getbuffer()))
                 return inner
-            return buffered(CountingStream(inner, add), file.size)
+            stream = CountingStream(inner, add)
+            if file.kind is EvidenceKind.LOG:
+                return cast(BinaryIO, stream)  # read in large parts
+            return buffered(stream, file.size)
 
-        return replace(file, open=open_counted)
+        return EvidenceFile(
+            file.name, file.kind, file.size, open_counted, file.read_errors, file.path
+        )
 
     def finish_reading(self) -> None:
         """Set ``read``, once all files were read."""

@@ -15,7 +15,6 @@ from holdfast.host.checkpoint_folder import CheckpointFolder, InspectedCheckpoin
 
 #: A staged folder without a write for this long is abandoned.
 QUIET_S = 600.0
-_MAX_NAMES = 5
 
 
 def judge_checkpoint_folder(folder: CheckpointFolder) -> tuple[Finding, ...]:

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.core import settings
 from holdfast.core.errors import MissingFile
+from holdfast.core.failures import PastFailure, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import Verdict
 from holdfast.core.text import pluralize
 from holdfast.host.checks import CheckContext
@@ -37,9 +38,9 @@ from holdfast.launcher.elastic.generation import (
     OrderAction,
 )
 from holdfast.launcher.messages import LaunchPlan, print_message
-from holdfast.launcher.policy import PastFailure, RecoveryAction, RecoveryDecision
 from holdfast.launcher.preemption import Preemption, read_preemption
 from holdfast.launcher.recovery import Recovery
+from holdfast.launcher.stack_relay import StackRelay
 from holdfast.launcher.watcher_channel import WatcherChannel
 from holdfast.report import json as json_report
 from holdfast.report.terminal import render_verdict
@@ -229,6 +230,7 @@ class NodeAgent:
             state.codes = dict(status.exit_codes)
             self._watcher.send(WorkerExits(codes=state.codes))
         self._relay(current, state)
+        state.stacks.receive(current, self._watcher)
         for reply in self._watcher.replies():
             order = self._handle(reply, current, state)
             if order is not None:
@@ -272,8 +274,8 @@ class NodeAgent:
         self._generation = None
 
     def helpers(self) -> frozenset[int]:
-        """Return the watcher's process, which is replaced if it exits."""
-        return frozenset({self._watcher.pid})
+        """Return the watcher's process, which is replaced if it exits, and the observer's."""
+        return self._recovery.helpers | {self._watcher.pid}
 
     def available_memory(self) -> tuple[int, int] | None:
         """Return available and total memory of this host in bytes, for standby workers."""
@@ -322,6 +324,8 @@ class NodeAgent:
                 reply, current, state.status
             ):
                 return self._act(reply, current, state)
+            case _:
+                state.stacks.post(reply, current.board)
         return None
 
     def _restart_watcher(self, state: _GenerationState) -> None:
@@ -389,13 +393,12 @@ class NodeAgent:
         )
         if report is None or report.job.preempted is None:  # else the last line states the step
             self._print_verdict(incident, decision, hang=hang)
-        stops = decision.action is RecoveryAction.STOP
         self._alerts.send(
             failure_alert(
                 verdict,
                 messages.describe_exits(state.codes),
                 decision.reason,
-                stops=stops,
+                stops=decision.action is RecoveryAction.STOP,
                 page=incident.html,
             )
         )
@@ -483,9 +486,9 @@ class _GenerationState:
     def __init__(self) -> None:
         self.status = NodeStatus({})
         self.codes: dict[int, int] = {}
-        self.failed_at = 0.0
-        self.relayed_at = 0.0
+        self.failed_at = self.relayed_at = 0.0
         self.asked = self.alone = False
+        self.stacks = StackRelay()
         #: The verdict about a suspected hang that was neither withdrawn nor acted on.
         self.suspected: Verdict | None = None
         self.start: StartWatching | None = None

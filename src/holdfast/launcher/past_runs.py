@@ -12,12 +12,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from holdfast.core import ledger
 from holdfast.core.adjustments import NO_ADJUSTMENTS, Adjustments
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.failures import PastFailure, RecoveryAction
+from holdfast.core.ledger import LedgerEvent, LedgerRecord
 from holdfast.core.text import os_error_reason
-from holdfast.launcher import ledger
-from holdfast.launcher.ledger import LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import PastFailure, RecoveryAction, remedies
+from holdfast.launcher.policy import remedies
 
 #: Subfolder of the run directory for histories without ``--history``.
 JOBS = "jobs"

@@ -16,20 +16,14 @@ import msgspec
 from holdfast.core import adjustments, trace_file
 from holdfast.core.adjustments import Adjustments
 from holdfast.core.errors import HoldfastError, HostUnfit
+from holdfast.core.failures import JobState, PastFailure, RecoveryAction, RecoveryDecision
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.core.text import pluralize
 from holdfast.launcher import past_runs, policy
 from holdfast.launcher.elastic.generation import Generation, NodeStatus
 from holdfast.launcher.host_gate import HostGate
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import (
-    OnHang,
-    PastFailure,
-    RecoveryAction,
-    RecoveryDecision,
-    RecoveryOptions,
-)
+from holdfast.launcher.policy import OnHang, RecoveryOptions
 from holdfast.watcher.agent_messages import VerdictReport
-from holdfast.watcher.job_state import JobState
 from holdfast.watcher.run_folder import RunFolder
 
 ADJUSTMENTS = "adjustments.json"
@@ -41,6 +35,10 @@ MAX_EXPORTED = 64
 
 class RunObserver(Protocol):
     """Observes the records of a run, on the node that leads the job. No call may block."""
+
+    @property
+    def processes(self) -> frozenset[int]:
+        """Its running processes, which do not end with the workers."""
 
     def changed(self, folder: Path) -> None:
         """Note that the ledger in the run folder has a new line."""
@@ -218,6 +216,11 @@ class Recovery:
             (self._folder.traces / trace_file.TEARDOWN).touch()
         except OSError:
             return  # ranks then save once more within their grace period
+
+    @property
+    def helpers(self) -> frozenset[int]:
+        """The processes of the observer."""
+        return self._observer.processes if self._observer is not None else frozenset()
 
     # For nodes that join later
 

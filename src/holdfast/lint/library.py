@@ -295,6 +295,22 @@ VARYING: dict[str, TaintKind] = {
 FINITENESS_TESTS = frozenset(
     name for name in VARYING if name.rpartition(".")[2] in ("isnan", "isinf", "isfinite")
 )
+#: Functions whose files are not linted and that are in no table, by the last part of the name.
+NAMED_RANKS: dict[str, TaintKind] = {
+    "get_rank": _RANK, "get_global_rank": _RANK, "get_local_rank": _LOCAL, "is_main_process": _RANK,
+    "is_master": _RANK, "is_global_master": _RANK, "is_local_master": _LOCAL, "is_rank_zero": _RANK,
+    "is_rank_0": _RANK, "is_rank0": _RANK, "is_local_main_process": _LOCAL, "is_main_proc": _RANK,
+    "is_master_process": _RANK, "is_root": _RANK, "is_primary": _RANK, "is_dist_master": _RANK,
+    "is_local_rank_0": _LOCAL, "is_local_leader": _LOCAL, "is_world_process_zero": _RANK,
+}  # fmt: skip
+NAMED_COLLECTIVES: dict[str, CollectiveCall] = {
+    name: _collective(name, "tensor", "return")
+    for name in (
+        "barrier", "all_reduce", "all_gather", "all_gather_object", "all_reduce_mean",
+        "reduce_dict", "reduce_mean", "broadcast_object", "broadcast_object_list", "ddp_barrier",
+        "dist_barrier", "barrier_if_distributed", "synchronize_barrier",
+    )
+}  # fmt: skip
 #: Methods that query the file system, whatever the receiver.
 FILE_TESTS = frozenset({"exists", "is_file", "is_dir"})
 #: Methods of tensors that are predicates on data.
@@ -426,7 +442,7 @@ UNIQUE_METHODS: dict[str, CollectiveCall] = {
             "wait_for_everyone",
             "pad_across_processes",
         ),
-        "lightning.Strategy": ("reduce_boolean_decision",),
+        "lightning.Strategy": ("reduce_boolean_decision", "barrier"),
         "deepspeed.Engine": ("save_16bit_model", "save_fp16_model"),
         "torch.distributed.tensor.DTensor": ("full_tensor",),
     }.items()

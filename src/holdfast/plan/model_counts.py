@@ -40,7 +40,8 @@ class LayerStack(msgspec.Struct, frozen=True):
 class ModuleSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A module in numbers. ``dtypes``: parameters by dtype; ``buffers``: their bytes.
 
-    ``tied``: names of identical parameters. ``stacks`` are sorted by size, the largest first.
+    ``names``: those of ``named_parameters()`` in order. ``tied``: names of identical parameters.
+    ``stacks`` are sorted by size, the largest first.
     ``factored_numbers``: rows plus columns of all matrices. ``unfused_norms``: RMS norms written as
     single operations; ``dropout``: the module has some. ``transformer`` is the shape if recognized;
     ``unknown`` explains what is unknown, a sentence each.
@@ -51,6 +52,7 @@ class ModuleSummary(msgspec.Struct, frozen=True, kw_only=True):
     trained: int
     dtypes: dict[str, int] = {}
     buffers: int = 0
+    names: tuple[str, ...] = ()
     parts: tuple[ModulePart, ...] = ()
     stacks: tuple[LayerStack, ...] = ()
     tied: tuple[tuple[str, ...], ...] = ()

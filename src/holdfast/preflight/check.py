@@ -113,10 +113,10 @@ def _state(
     return CheckState.ABSENT if not isinstance(result, Unknown) and result.absent else CheckState.OK
 
 
-def report_lines(report: HostReport) -> tuple[CheckLine, ...]:
+def report_lines(checks: Sequence[JudgedCheck]) -> tuple[CheckLine, ...]:
     """Return the checks as lines for the terminal."""
     return tuple(
-        CheckLine(check.name, check.host, check.state, _summary(check)) for check in report.checks
+        CheckLine(check.name, check.host, check.state, _summary(check)) for check in checks
     )
 
 

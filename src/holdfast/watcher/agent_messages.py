@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.core.failures import JobState
 from holdfast.core.findings import Verdict
-from holdfast.watcher.job_state import JobState
 
 
 class DumpLocation(msgspec.Struct, frozen=True):
@@ -87,6 +87,21 @@ class JudgeNow(Message, frozen=True, tag="judge"):
     """Workers failed: return a verdict at once."""
 
 
+class StackQuestion(Message, frozen=True, tag="stack-question"):
+    """Somebody who watches the job asks where a rank is; from its leader to the rank's node."""
+
+    rank: int
+    nonce: str
+
+
+class StackAnswer(Message, frozen=True, tag="stack-answer"):
+    """The frames of that rank, innermost first, or why there are none."""
+
+    nonce: str
+    frames: tuple[str, ...] = ()
+    why: str = ""
+
+
 class ProgressNote(Message, frozen=True, tag="note"):
     """A line to print."""
 
@@ -139,9 +154,25 @@ class VerdictReport(Message, frozen=True, tag="verdict"):
     job: JobState = JobState()
 
 
-Request = StartWatching | WorkerExits | PeerSummaries | LeaderContact | StopWatching | JudgeNow
+Request = (
+    StartWatching
+    | WorkerExits
+    | PeerSummaries
+    | LeaderContact
+    | StopWatching
+    | JudgeNow
+    | StackQuestion
+    | StackAnswer
+)
 Reply = (
-    ProgressNote | HangSuspected | SuspicionWithdrawn | RankWarning | NodeSummary | VerdictReport
+    ProgressNote
+    | HangSuspected
+    | SuspicionWithdrawn
+    | RankWarning
+    | NodeSummary
+    | VerdictReport
+    | StackQuestion
+    | StackAnswer
 )
 
 

@@ -51,6 +51,7 @@ def measure_latencies(
     )
     for trace in traces.values():
         rows = trace.completed_since(since)
+        seconds = (rows["completed"] - rows["entered"]).astype(np.float64) / 1e9
         keys = rows["group"].astype(np.int64) << 16 | rows["operation"]
         for key in np.unique(keys):
             name = trace.notes.names.get(int(key) >> 16, "")
@@ -58,9 +59,7 @@ def measure_latencies(
                 continue
             operation = trace_file.OPERATIONS[int(key) & 0xFFFF]
             label = group_label(name, groups.get(name))
-            own = rows[keys == key]
-            seconds = (own["completed"] - own["entered"]).astype(np.float64) / 1e9
-            durations[label, operation].append(seconds)
+            durations[label, operation].append(seconds[keys == key])
     latencies = [
         CallLatency(
             group,

@@ -17,16 +17,14 @@ import numpy as np
 
 from holdfast.core import trace_file
 from holdfast.core.rank_table import CallTiming, GroupTiming, ProcessGroupInfo
-from holdfast.watcher.trace_reader import TraceReading
+from holdfast.watcher.trace_reader import TraceReading, select
 
-#: Operations that complete on no rank before all ranks have entered.
-SYNCHRONIZING = np.array(
-    [
-        number
-        for number, name in enumerate(trace_file.OPERATIONS)
-        if name.startswith(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
-    ]
-)
+#: By number of the operation: whether it completes on no rank before all ranks have entered.
+IS_SYNCHRONIZING = np.zeros(1 << 16, np.bool_)
+IS_SYNCHRONIZING[: len(trace_file.OPERATIONS)] = [
+    name.startswith(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
+    for name in trace_file.OPERATIONS
+]
 #: Collectives reported per group, and groups per node: about 2 KB in a summary.
 MAX_CALLS, MAX_GROUPS = 12, 16
 
@@ -51,15 +49,16 @@ def measure_timings(
     members: dict[str, list[tuple[int, float, np.ndarray[Any, Any]]]] = defaultdict(list)
     for rank, trace, rows in observed:
         begun = (since * 1e9) - trace.header.offset_ns
-        kept = rows[
+        kept = select(
+            rows,
             (rows["completed"] > 0)
             & (rows["outcome"] == 0)
             & ((rows["flags"] & trace_file.FLAG_NO_COMPLETION) == 0)
-            & np.isin(rows["operation"], SYNCHRONIZING)
-            & (rows["entered"].astype(np.float64) >= begun)
-        ]
+            & IS_SYNCHRONIZING[rows["operation"]]
+            & (rows["entered"].astype(np.float64) >= begun),
+        )
         for index in np.unique(kept["group"]):
-            of_group = kept[kept["group"] == index]
+            of_group = select(kept, kept["group"] == index)
             name = trace.read_notes().names.get(int(index))
             span_s = (int(of_group["entered"][-1]) - int(of_group["entered"][0])) / 1e9
             if name is not None and span_s > 0:
@@ -72,7 +71,7 @@ def _fold(name: str, members: Sequence[tuple[int, float, np.ndarray[Any, Any]]])
     least: dict[int, CallTiming] = {}
     count: dict[int, int] = defaultdict(int)
     for rank, _, rows in members:
-        for row in rows[rows["sequence"] % _stride(rows) == 0][-MAX_CALLS:]:
+        for row in select(rows, rows["sequence"] % _stride(rows) == 0)[-MAX_CALLS:]:
             sequence = int(row["sequence"])
             in_it_us = max(int(row["completed"]) - int(row["entered"]), 0) // 1000
             count[sequence] += 1

@@ -6,48 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from holdfast.core.rank_table import RankState, StepProblem
+from holdfast.core.failures import JobState
+from holdfast.core.rank_table import RankState
 
 if TYPE_CHECKING:  # the launcher imports this module and needs neither numpy nor py-spy
     from holdfast.watcher.job_summary import JobSummary
 
 #: A problem that the loop reported earlier than this did not end the job.
 RECENT_PROBLEM_S = 60.0
-
-
-class JobState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was observed of the whole job when it failed, besides the verdict.
-
-    ``step`` is the highest step of any rank, ``counted`` the number of steps since this start; if
-    both are equal, the script may count from 0 at every start. ``saved`` is the step of the newest
-    checkpoint committed since this start, at ``saved_at``; ``loaded`` that of the checkpoint it
-    resumed from. ``progressed`` is when a rank last advanced (Unix seconds; None: unknown).
-    ``ran_s`` is the run time in seconds. ``hosts`` and ``nodes`` are by rank. ``namesakes``
-    identifies the agent of ranks on hosts that share a name. ``waiting`` is the number of standby
-    nodes, ``loaders`` the maximum number of data-loader workers of a rank. ``trouble`` is the last
-    problem that ``holdfast.loop`` reported. ``preempted`` is the exit status after a scheduler's
-    warning. ``in_place``: survivors can accept a replacement rank. ``dead`` ranks ended with a
-    status other than 0.
-    """
-
-    step: int | None = None
-    counted: int = 0
-    saved: int | None = None
-    saved_at: float | None = None
-    loaded: int | None = None
-    ran_s: float = 0.0
-    progressed: float | None = None
-    hosts: dict[int, str] = {}
-    nodes: dict[int, int] = {}
-    namesakes: dict[int, str] = {}
-    waiting: int = 0
-    loaders: int | None = None
-    trouble: StepProblem | None = None
-    preempted: int | None = None
-    in_place: bool = False
-    dead: tuple[int, ...] = ()
 
 
 def build_job_state(

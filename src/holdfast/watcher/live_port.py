@@ -15,6 +15,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from holdfast.core.errors import InvalidValue
+from holdfast.watcher.agent_messages import (
+    StackAnswer,
+    StackQuestion,
+    UndecodableMessage,
+    decode_reply,
+    encode_message,
+)
 
 _END_S = 3.0
 #: The line that `holdfast serve` prints once it listens.
@@ -44,6 +51,7 @@ class LivePort:
         self._address = address
         self._child: subprocess.Popen[str] | None = None
         self._sentences: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[StackQuestion] = queue.SimpleQueue()
 
     def start(self, run_dir: str) -> None:
         """Serve the run, unless it is served already."""
@@ -55,20 +63,34 @@ class LivePort:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "holdfast", "serve", run_dir, *options],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
             )
         except OSError as error:
             self._sentences.put(f"the live state is not served: {error.strerror}")
             return
-        threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
+        for read in (self._read, self._read_questions):
+            threading.Thread(target=read, args=(self._child,), daemon=True).start()
 
     def new_sentences(self) -> Iterator[str]:
         """Yield what is to be printed: where it is served, or why it is not."""
         with suppress(queue.Empty):
             while True:
                 yield self._sentences.get_nowait()
+
+    def new_questions(self) -> Iterator[StackQuestion]:
+        """Yield what the viewers of the page ask about ranks on other hosts."""
+        with suppress(queue.Empty):
+            while True:
+                yield self._questions.get_nowait()
+
+    def answer(self, answer: StackAnswer) -> None:
+        """Hand an answer to the server, which bounds the questions that are open."""
+        if self._child is not None and self._child.stdin is not None:
+            with suppress(OSError):
+                self._child.stdin.write(encode_message(answer).decode())
+                self._child.stdin.flush()
 
     def close(self) -> None:
         """End the server. Idempotent."""
@@ -82,6 +104,15 @@ class LivePort:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+    def _read_questions(self, child: subprocess.Popen[str]) -> None:
+        assert child.stdout is not None  # noqa: S101 - opened above
+        with child.stdout as lines:
+            for line in lines:
+                with suppress(UndecodableMessage):
+                    message = decode_reply(line.encode())
+                    if isinstance(message, StackQuestion):
+                        self._questions.put(message)
 
     def _read(self, child: subprocess.Popen[str]) -> None:
         """Report the first line of the server; the others go to the watcher's log."""

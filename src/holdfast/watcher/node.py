@@ -26,12 +26,13 @@ from holdfast.core.rank_table import (
     RankState,
     ThreadStack,
 )
+from holdfast.core.text import shorten
 from holdfast.host.host_summary import gpu_models
 from holdfast.host.memory_kills import read_kill_counters, was_oom_killed
 from holdfast.host.processes import child_processes, inspection, python_stacks
 from holdfast.host.processes.child_processes import ChildrenUsage, ChildrenWatch
 from holdfast.host.processes.inspection import Activity, ProcessSample
-from holdfast.watcher.agent_messages import DumpLocation
+from holdfast.watcher.agent_messages import DumpLocation, StackAnswer, StackQuestion
 from holdfast.watcher.call_latency import CallLatencies
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpRequests
@@ -39,7 +40,7 @@ from holdfast.watcher.job_summary import JobSummary, agree_on_groups
 from holdfast.watcher.repeated_stacks import RepeatedStacks
 from holdfast.watcher.rules.roots import CRASHES
 from holdfast.watcher.rules.stall import BUSY_CPU_SHARE, same_stack
-from holdfast.watcher.trace_reader import TraceReading, step_seconds
+from holdfast.watcher.trace_reader import STEP_CALLS, TraceReading, step_seconds
 from holdfast.watcher.tracebacks import read_crash, read_exception, stderr_file
 from holdfast.watcher.wait_times import WaitTimes
 
@@ -48,6 +49,8 @@ from holdfast.watcher.wait_times import WaitTimes
 RECENT_CALLS = 256
 RECENT_CALLS_OF_ALL = 1 << 16
 STACK_LIMIT_S = 1.5
+#: Frames of a stack that somebody asked for, and characters of each: it goes through the store.
+MAX_FRAMES, MAX_FRAME = 128, 200
 #: The outermost frames of a worker: the script starts above them.
 BOOTSTRAP = "/holdfast/recorder/bootstrap.py"
 STEPS_EVERY_S = 5.0
@@ -99,6 +102,10 @@ class NodeSensor:
             for warning in rank.new_warnings()
         ]
 
+    def children(self) -> list[int]:
+        """Return the living children of the ranks when they were last listed."""
+        return [pid for rank in self._ranks.values() for pid in rank.children.living]
+
     def observe(self) -> JobSummary:
         """Read trace files and process states, without stacks."""
         traces = {
@@ -143,6 +150,18 @@ class NodeSensor:
             samples = _sample_stacks(stack_files)
             for rank in living:
                 rank.add_stack(samples[rank.worker.pid])
+
+    def sample_stack(self, question: StackQuestion) -> StackAnswer:
+        """Return where a local rank is now: its innermost frames, within STACK_LIMIT_S."""
+        sensor = self._ranks.get(question.rank)
+        if sensor is None or sensor.exit_code is not None:
+            return StackAnswer(nonce=question.nonce, why="its process has ended")
+        pid = sensor.worker.pid
+        stack = _sample_stacks({pid: Path(f"{sensor.worker.trace}.stacks")})[pid]
+        if isinstance(stack, Unknown):
+            return StackAnswer(nonce=question.nonce, why=stack.why)
+        frames = (shorten(str(frame), MAX_FRAME) for frame in stack.frames[:MAX_FRAMES])
+        return StackAnswer(nonce=question.nonce, frames=tuple(frames))
 
     def request_dumps(self) -> None:
         """Request dumps from living ranks where they help; a later observation reads them."""
@@ -197,7 +216,7 @@ class _RankSensor:
         self._repeated = RepeatedStacks()
         self._repeated_since = 0.0
         self._trace_error = "its trace file does not exist yet"
-        self._children = ChildrenWatch(worker.pid)
+        self.children = ChildrenWatch(worker.pid)
         self._children_at = 0.0
         self._memory_bytes: int | None = None
         self._started = time.time()
@@ -210,6 +229,7 @@ class _RankSensor:
         self._stderr = stderr_file(worker.pid)
         self._printed: RaisedException | None = None
         self._device = ""
+        self._facts: tuple[Fact, ...] = ()
 
     def _open(self) -> TraceReading | None:
         if self.trace is None and self.worker.trace.exists():
@@ -241,17 +261,19 @@ class _RankSensor:
 
     def groups(self) -> dict[str, ProcessGroupInfo]:
         """Return the process groups of this rank."""
-        return self.trace.read_notes().groups() if self.trace is not None else {}
+        return self.trace.groups() if self.trace is not None else {}
 
     def facts(self) -> tuple[Fact, ...]:
         """Return the facts in the trace file."""
         facts = self.trace.read_notes().facts if self.trace is not None else []
-        return tuple(msgspec.convert(fact, Fact, strict=False) for fact in facts)
+        if len(facts) != len(self._facts):
+            self._facts = tuple(msgspec.convert(fact, Fact, strict=False) for fact in facts)
+            self._device = gpu_models(fact.text for fact in self._facts)
+        return self._facts
 
     def device(self) -> str:
         """Return the model of the GPUs of this host; of several models, all."""
-        if not self._device:
-            self._device = gpu_models(fact.text for fact in self.facts())
+        self.facts()
         return self._device
 
     def new_warnings(self) -> list[tuple[str, str]]:
@@ -330,7 +352,7 @@ class _RankSensor:
             recent=tuple(self.trace.recent(calls)) if self.trace is not None else (),
             stacks=tuple(stacks),
             unseen=(*state.unseen, *unseen),
-            children=self._children.sample(since=state.progress - CHILD_MARGIN_S),
+            children=self.children.sample(since=state.progress - CHILD_MARGIN_S),
             cpu_share=activity.cpu_share if activity else None,
             io_bytes=activity.io_bytes if activity else None,
             runnable=len(samples) == 2 and all(sample.state == "R" for sample in samples),
@@ -418,7 +440,7 @@ class _RankSensor:
         """
         if self.exit_code is None and time.monotonic() - self._children_at > CHILDREN_EVERY_S:
             self._children_at = time.monotonic()
-            self._children.sample()
+            self.children.sample()
             self._memory_bytes = inspection.resident_bytes(self.worker.pid)
 
     def _process_state(self, advanced: float) -> ProcessState:
@@ -435,7 +457,7 @@ class _RankSensor:
     def _step_p99(self, trace: TraceReading) -> float | None:
         if time.monotonic() - self._steps_at > STEPS_EVERY_S:
             self._steps_at = time.monotonic()
-            durations = step_seconds(trace.table())
+            durations = step_seconds(trace.newest(STEP_CALLS))
             if len(durations) >= MIN_STEPS:  # the first step, or a checkpoint, is no usual one
                 durations = np.sort(durations)[:-1]
             self._p99 = float(np.percentile(durations, 99)) if len(durations) else None

@@ -8,20 +8,17 @@ their trace files are kept as evidence.
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from holdfast.host.processes.child_processes import list_children
 from holdfast.watcher import shared_memory_cleanup
 from holdfast.watcher.run_folder import keep_traces, own_folder
 
 #: Time for workers to save and exit after SIGTERM; torchrun grants the same.
 GRACE_S = 30.0
-CHILDREN_EVERY_S = 2.0
 
 
 class WorkerTree:
@@ -30,19 +27,9 @@ class WorkerTree:
     def __init__(self, workers: Sequence[int]) -> None:
         self._workers = [process for pid in workers if (process := _process(pid)) is not None]
         self._children: dict[int, psutil.Process] = {}
-        self._listed_at = 0.0
 
-    def remember_children(self) -> None:
-        """List the children periodically: after the workers exit, nothing links to them."""
-        if time.monotonic() < self._listed_at + CHILDREN_EVERY_S:
-            return
-        self._listed_at = time.monotonic()
-        pids = {
-            child.pid
-            for worker in self._workers
-            for child in list_children(worker.pid)
-            if child.alive
-        }
+    def remember_children(self, pids: Collection[int]) -> None:
+        """Store the living children: after the workers exit, nothing links to them."""
         processes = {pid: self._children.get(pid) or _process(pid) for pid in pids}
         self._children = {pid: process for pid, process in processes.items() if process is not None}
 

@@ -41,6 +41,8 @@ from holdfast.watcher.agent_messages import (
     RankWarning,
     Reply,
     Request,
+    StackAnswer,
+    StackQuestion,
     StartWatching,
     StopWatching,
     SuspicionWithdrawn,
@@ -126,6 +128,10 @@ class NodeWatcher:
                     self._add_peer(node, encoded)
             case LeaderContact(silent_s=silent_s) if self._job is not None:
                 self._set_leader_silence(self._job, silent_s)
+            case StackQuestion() if self._node is not None:
+                yield self._node.sample_stack(request)
+            case StackAnswer():
+                self._port.answer(request)
             case StopWatching():
                 self._node = None
                 self._learner.save()
@@ -158,7 +164,8 @@ class NodeWatcher:
         node, job = self._node, self._job
         if node is None or job is None:
             return
-        self._workers.remember_children()
+        self._workers.remember_children(node.children())
+        yield from self._port.new_questions()
         for sentence in (*self._health.new_sentences(), *self._port.new_sentences()):
             yield ProgressNote(text=sentence)
         summary = node.observe()

@@ -8,13 +8,10 @@ counted.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from holdfast.core import trace_file
@@ -22,14 +19,10 @@ from holdfast.core.errors import TraceCorrupt, TraceTruncated, TraceUnreadable, 
 from holdfast.core.rank_table import (
     GroupProgress,
     ProcessGroupInfo,
-    RaisedException,
     RecordedCall,
-    ScriptEnd,
-    SourceLine,
-    StepProblem,
 )
-from holdfast.core.trace_file import HEADER, RECORD_BYTES, STEP_SLOT, TraceNote
-from holdfast.watcher.tracebacks import original_exception
+from holdfast.core.trace_file import HEADER, RECORD_BYTES, STEP_SLOT
+from holdfast.watcher.trace_notes import TraceNotes, parse_note
 
 RECORD_DTYPE = np.dtype(
     [
@@ -55,26 +48,20 @@ RECORD_DTYPE = np.dtype(
         ("check", "<u8"),
     ]
 )
-GROUP_DTYPE = np.dtype(
-    [
-        (name, "<u8")
-        for name in (
-            "entered",
-            "completed",
-            "entered_ns",
-            "completed_ns",
-            "peer_entered",
-            "peer_completed",
-        )
-    ]
-    + [("spare", "<u8", (2,))]
-)
+_BYTES = np.dtype((np.void, RECORD_DTYPE.itemsize))
+#: Words of a group: entered, completed, entered_ns, completed_ns, peer_entered, peer_completed,
+#: and two spare ones.
+_GROUP_WORDS = trace_file.GROUP_BYTES // 8
+_SEQUENCES, _TIMES = slice(0, 2), slice(2, 4)
 MAX_RECORDS = 1 << 22
 MAX_NOTES_BYTES = 64 << 20
+_MAX_NUMBER = 1 << 62
+#: Older calls than the newest of this number have been written, unless their thread has ended.
+_MAX_UNWRITTEN = 256
 #: Newest calls of unknown completion that may be pending.
 MAX_UNCERTAIN = 32
 #: Calls from which the step time is inferred.
-_STEP_CALLS = 1024
+STEP_CALLS = 1024
 
 
 @dataclass(frozen=True)
@@ -111,42 +98,6 @@ class StepSlot:
     phase_since: float
 
 
-@dataclass
-class TraceNotes:
-    """The parsed notes.
-
-    ``names`` maps the index of a group to its name. A warning is a topic and a sentence.
-    ``dropped`` counts malformed lines.
-    """
-
-    sites: dict[int, SourceLine] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
-    backends: dict[str, str] = field(default_factory=dict)
-    members: dict[str, ProcessGroupInfo] = field(default_factory=dict)
-    facts: list[dict[str, Any]] = field(default_factory=list)
-    raised: RaisedException | None = None
-    ended: ScriptEnd | None = None
-    words: list[str] = field(default_factory=list)
-    warnings: list[tuple[str, str]] = field(default_factory=list)
-    saved: int | None = None
-    saved_at: float | None = None
-    loaded: int | None = None
-    preempted: int | None = None
-    troubles: list[StepProblem] = field(default_factory=list)
-    dropped: int = 0
-
-    def groups(self) -> dict[str, ProcessGroupInfo]:
-        """Return every group that the rank created or used, by name; members may be unknown."""
-        used = {
-            name: ProcessGroupInfo(name, None, "", self.backends.get(name, ""))
-            for name in self.names.values()
-        }
-        return used | {
-            name: msgspec.structs.replace(group, backend=self.backends.get(name, ""))
-            for name, group in self.members.items()
-        }
-
-
 class TraceReading:
     """One trace file, memory-mapped.
 
@@ -168,8 +119,12 @@ class TraceReading:
         groups_at, groups, notes_at, notes_size, ring_at, records = areas
         self._notes_at, self._notes_size, self._notes_read = notes_at, notes_size, 0
         self.notes = TraceNotes()
-        self._groups = np.frombuffer(self._map, GROUP_DTYPE, groups, groups_at)
+        self._members: dict[str, ProcessGroupInfo] | None = None
+        words = np.frombuffer(self._map, "<u8", groups * _GROUP_WORDS, groups_at)
+        self._groups = words.reshape(groups, _GROUP_WORDS)
         self._ring = np.frombuffer(self._map, RECORD_DTYPE, records, ring_at)
+        #: Places in the ring: all calls up to that number that had not completed when last read.
+        self._read, self._open = -1, np.empty(0, np.int64)
 
     def _read_header(self) -> tuple[TraceHeader, tuple[int, ...]]:
         size = len(self._map)
@@ -213,11 +168,6 @@ class TraceReading:
         (head,) = trace_file.HEADS.unpack_from(self._map, trace_file.RECORDS_HEAD)
         return int(head)
 
-    @property
-    def records(self) -> int:
-        """The capacity of the ring in calls; if more were begun, the oldest are lost."""
-        return len(self._ring)
-
     def step(self) -> StepSlot:
         """Return the step slot; retry a few times while it is being written."""
         for _ in range(8):
@@ -234,31 +184,74 @@ class TraceReading:
         loader, collector = trace_file.HOST_TIMES_SLOT.unpack_from(self._map, trace_file.HOST_TIMES)
         return loader / 1e9, collector / 1e9
 
-    def table(self) -> np.ndarray[Any, Any]:
-        """Return all intact records, oldest first, with the columns of RECORD_DTYPE."""
-        return self._records(self._ring["number"] > 0)
+    def table(self, since: float | None = None) -> np.ndarray[Any, Any]:
+        """Return the intact records, oldest first, with the columns of RECORD_DTYPE.
+
+        With ``since`` (Unix seconds), without calls that completed before.
+        """
+        selected = self._ring["number"] > 0
+        if since is not None:
+            completed = self._ring["completed"]
+            selected &= (completed >= self._nanoseconds(since)) | (completed == 0)
+        return self._records(selected)
+
+    def newest(self, count: int) -> np.ndarray[Any, Any]:
+        """Return those of the newest ``count`` records that are intact, oldest first."""
+        end = min(self.begun, _MAX_NUMBER)
+        kept = min(count, len(self._ring), end)
+        return self._records(np.arange(end - kept, end) % len(self._ring))
+
+    def complete_since(self) -> float:
+        """Return the Unix time since which the ring holds all calls."""
+        if self.begun <= len(self._ring):
+            return self.header.started
+        return max(self.header.started, self.unix(self._ring["entered"].min()))
+
+    def _nanoseconds(self, unix_s: float) -> int:
+        return max(int(unix_s * 1e9) - self.header.offset_ns, 1)
 
     def _records(self, selected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        rows = self._ring[selected]
-        return _by_number(rows[_is_intact(rows)])
+        rows = select(self._ring, selected)
+        return _by_number(select(rows, _is_intact(rows)))
 
     def pending(self) -> list[RecordedCall]:
         """Return the calls entered and not completed, oldest first.
 
         They include the newest calls of backends that do not report completion (``certain`` is
-        False), which may be in flight.
+        False), which may be in flight. After the first time, only newer calls and those that were
+        pending are read.
         """
-        rows = self._records((self._ring["completed"] == 0) & (self._ring["number"] > 0))
-        uncertain = (rows["flags"] & trace_file.FLAG_NO_COMPLETION) != 0
-        kept = np.concatenate([rows[~uncertain], rows[uncertain][-MAX_UNCERTAIN:]])
+        places = self._places_to_read()
+        if not len(places):
+            return []
+        rows = select(self._ring, places)
+        newest = self._read - (self._read - 1 - places) % len(self._ring)
+        number = rows["number"].astype(np.int64)
+        intact = _is_intact(rows)
+        # A newer call is reserved, or is being written, at these places.
+        unwritten = (number < newest) | ~intact
+        unwritten &= newest > max(self._read - _MAX_UNWRITTEN, 0)
+        pending = (rows["completed"] == 0) & (rows["number"] > 0) & intact
+        uncertain = np.flatnonzero(pending & (rows["flags"] & trace_file.FLAG_NO_COMPLETION != 0))
+        pending[uncertain[np.argsort(number[uncertain])][:-MAX_UNCERTAIN]] = False
+        self._open = places[unwritten | pending]
         self.read_notes()
-        return [self.operation(row) for row in _by_number(kept)]
+        return [self.operation(row) for row in _by_number(select(rows, pending))]
+
+    def _places_to_read(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the places in the ring of calls that may be pending, and note them as read."""
+        read, self._read = self._read, min(self.begun, _MAX_NUMBER)
+        capacity = len(self._ring)
+        if not 0 <= read <= self._read < read + capacity:
+            return np.arange(capacity)
+        if read == self._read:
+            return self._open
+        return np.union1d(self._open, np.arange(read, self._read) % capacity)
 
     def completed_since(self, since: float) -> np.ndarray[Any, Any]:
         """Return the intact records of calls that completed after ``since`` (Unix seconds)."""
         self.read_notes()
-        begin = max(int(since * 1e9) - self.header.offset_ns, 1)
-        return self._records(self._ring["completed"] >= begin)
+        return self._records(self._ring["completed"] >= self._nanoseconds(since))
 
     def collective(self, group: str, sequence: int) -> RecordedCall | None:
         """Return the collective of that number in a group; None if the ring has lost it."""
@@ -277,17 +270,23 @@ class TraceReading:
     def progress(self) -> dict[str, GroupProgress]:
         """Return the last sequence number entered and the last completed, by group."""
         self.read_notes()
-        used = self._groups[: len(self.notes.names)].copy()
+        used = self._groups[: len(self.notes.names), _SEQUENCES].tolist()
         return {
-            self.notes.names[index]: GroupProgress(int(row["entered"]), int(row["completed"]))
-            for index, row in enumerate(used)
+            self.notes.names[index]: GroupProgress(*sequences)
+            for index, sequences in enumerate(used)
             if index in self.notes.names
         }
 
+    def groups(self) -> dict[str, ProcessGroupInfo]:
+        """Return every group that the rank created or used: the same table until notes change."""
+        notes = self.read_notes()
+        if self._members is None:
+            self._members = notes.groups()
+        return self._members
+
     def last_change(self) -> float:
         """Return the Unix time of the last begin or end of a call, else of the process start."""
-        times = self._groups[["entered_ns", "completed_ns"]]
-        newest = max(int(times["entered_ns"].max()), int(times["completed_ns"].max()))
+        newest = int(self._groups[:, _TIMES].max())
         return self.unix(newest) if newest else self.header.started
 
     def operation(self, row: np.void) -> RecordedCall:
@@ -321,6 +320,9 @@ class TraceReading:
         """Parse the lines appended since the last call; a line being written is read next time."""
         (head,) = trace_file.HEADS.unpack_from(self._map, trace_file.NOTES_HEAD)
         end = min(int(head), self._notes_size)
+        if end == self._notes_read:
+            return self.notes
+        self._members = None
         data = self._map[self._notes_at + self._notes_read : self._notes_at + end]
         whole = data.rfind(b"\n") + 1
         torn = data.find(b"\0")
@@ -328,15 +330,8 @@ class TraceReading:
             whole = data.rfind(b"\n", 0, torn) + 1  # reserved, not yet written
         for line in data[:whole].splitlines():
             try:
-                _parse_note(self.notes, line.strip(b"\0").decode(errors="replace").split("\t"))
-            except (
-                ValueError,
-                IndexError,
-                KeyError,
-                TypeError,
-                AttributeError,
-                msgspec.DecodeError,
-            ):
+                parse_note(self.notes, line.strip(b"\0").decode(errors="replace").split("\t"))
+            except (ValueError, IndexError, KeyError, TypeError, AttributeError):
                 self.notes.dropped += 1
         self._notes_read += whole
         return self.notes
@@ -346,9 +341,19 @@ def _name_of(names: tuple[str, ...], number: Any) -> str:
     return names[int(number)] if int(number) < len(names) else f"#{int(number)}"
 
 
+def select(
+    rows: np.ndarray[Any, Any], selected: np.ndarray[Any, np.dtype[Any]]
+) -> np.ndarray[Any, Any]:
+    """Return ``rows[selected]``, a mask or indices: of records, that takes 60 times as long."""
+    if selected.dtype == np.bool_:
+        selected = np.flatnonzero(selected)
+    found: np.ndarray[Any, Any] = rows.view(_BYTES)[selected].view(RECORD_DTYPE)
+    return found
+
+
 def _by_number(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Sort records; ``np.sort`` with ``order`` takes several times as long."""
-    return rows[np.argsort(rows["number"])] if len(rows) > 1 else rows
+    return select(rows, np.argsort(rows["number"]))
 
 
 def _is_intact(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -368,81 +373,13 @@ def _is_intact(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]
     return intact
 
 
-_JSON_NOTES = frozenset(
-    {
-        TraceNote.MEMBERS,
-        TraceNote.FACTS,
-        TraceNote.RAISED,
-        TraceNote.ENDED,
-        TraceNote.TROUBLE,
-        TraceNote.WARNED,
-        TraceNote.SAVED,
-        TraceNote.PREEMPTED,
-    }
-)
-
-
-def _parse_note(notes: TraceNotes, fields: list[str]) -> None:
-    kind = fields[0]
-    if kind == TraceNote.SITE:
-        notes.sites[int(fields[1])] = SourceLine(fields[4], int(fields[2]), fields[3])
-    elif kind == TraceNote.GROUP:
-        notes.names[int(fields[1])] = fields[3]
-        notes.backends[fields[3]] = fields[2]
-    elif kind == TraceNote.WORD:
-        notes.words.append(fields[1])
-    elif kind in _JSON_NOTES:
-        _store(notes, kind, msgspec.json.decode(fields[1]))
-    else:
-        notes.dropped += 1
-
-
-def _store(notes: TraceNotes, kind: str, data: Any) -> None:
-    """Store the content of a note in JSON."""
-    match kind:
-        case TraceNote.MEMBERS:
-            name, ranks = str(data["name"]), _shared(tuple(int(rank) for rank in data["ranks"]))
-            notes.members[name] = ProcessGroupInfo(name, ranks, str(data["description"]))
-        case TraceNote.FACTS:
-            notes.facts.extend(fact for fact in data if isinstance(fact, dict))
-        case TraceNote.RAISED:
-            frames = msgspec.convert(data.get("frames", ()), tuple[SourceLine, ...])
-            place = _source_line(data)
-            raised = RaisedException(str(data["type"]), str(data["text"]), place, frames=frames)
-            notes.raised = original_exception(raised)
-        case TraceNote.ENDED:
-            notes.ended = ScriptEnd(str(data["how"]), _source_line(data), float(data["time"]))
-        case TraceNote.TROUBLE:
-            notes.troubles.append(msgspec.convert(data, StepProblem))
-        case TraceNote.WARNED:
-            notes.warnings.append((str(data["about"]), str(data["text"])))
-        case TraceNote.SAVED if data.get("loaded"):
-            notes.loaded = int(data["step"])
-        case TraceNote.SAVED:
-            notes.saved, notes.saved_at = int(data["step"]), float(data["time"])
-        case TraceNote.PREEMPTED:
-            notes.preempted = int(data["status"])
-
-
-@lru_cache(maxsize=1024)
-def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return one tuple for equal members: those of the ranks of a node are compared often."""
-    return ranks
-
-
-def _source_line(value: Mapping[str, Any]) -> SourceLine | None:
-    if "file" not in value:
-        return None
-    return SourceLine(str(value["file"]), int(value["line"]), str(value["function"]))
-
-
 def step_seconds(table: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the durations of steps in seconds, inferred from a repeating pattern of calls.
 
     The length of the pattern is the shortest shift under which at least 95% of the last 1,024 calls
     match in operation, group, size and call site. Empty without a pattern.
     """
-    rows = table[-_STEP_CALLS:]
+    rows = table[-STEP_CALLS:]
     count = len(rows)
     kinds = rows["operation"].astype(np.uint64) * np.uint64(1_000_003) ^ rows["group"].astype(
         np.uint64

@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.core import trace_file
 from holdfast.core.rank_table import NO_EXTRA_WORK, ExtraWork, GroupTiming, WaitSlice
-from holdfast.watcher.call_timings import SYNCHRONIZING, measure_timings
+from holdfast.watcher.call_timings import IS_SYNCHRONIZING, measure_timings
 from holdfast.watcher.extra_work import add_phases, measure_extra_work
 from holdfast.watcher.trace_reader import TraceReading
 
@@ -53,7 +53,7 @@ class WaitTimes:
         observed = []
         for rank, trace in traces.items():
             slices = self._slices.setdefault(rank, deque(maxlen=SLICES))
-            rows = trace.table()
+            rows = trace.table(now - (SLICES + 1) * self._slice_s)
             slices.extend(measure_slices(trace, numbers, self._slice_s, now, rows))
             host_seconds = self._host_seconds.setdefault(rank, deque(maxlen=SLICES + 1))
             host_seconds.append((now, *trace.host_seconds()))
@@ -91,7 +91,7 @@ class WaitTimes:
 
 def _extra_work(trace: TraceReading, rows: np.ndarray[Any, Any], since: float) -> ExtraWork:
     """Return the extra work of a rank since a time, by its collectives that completed."""
-    kept = np.isin(rows["operation"], SYNCHRONIZING) & (rows["completed"] > 0)
+    kept = IS_SYNCHRONIZING[rows["operation"]] & (rows["completed"] > 0)
     begins, ends = (
         (rows[name][kept].astype(np.float64) + trace.header.offset_ns) / 1e9
         for name in ("entered", "completed")
@@ -109,18 +109,19 @@ def measure_slices(
 ) -> list[WaitSlice]:
     """Return the slices of one rank, without those that its ring lost or that lie in a phase."""
     rows, step = trace.table() if rows is None else rows, trace.step()
-    if not len(rows):
+    if not trace.begun:
         return []
     begins = (rows["entered"].astype(np.float64) + trace.header.offset_ns) / 1e9
-    oldest = begins[0] if trace.begun > trace.records else trace.header.started
+    oldest = trace.complete_since()
     ends = np.where(
         rows["completed"] > 0,
         (rows["completed"].astype(np.float64) + trace.header.offset_ns) / 1e9,
         now,
     )
-    synchronizing = np.isin(rows["operation"], SYNCHRONIZING)
+    synchronizing = IS_SYNCHRONIZING[rows["operation"]]
     uncertain = (rows["flags"] & trace_file.FLAG_NO_COMPLETION) != 0
-    point_to_point = np.isin(rows["operation"], trace_file.POINT_TO_POINT)
+    sends = trace_file.POINT_TO_POINT
+    point_to_point = (rows["operation"] >= sends[0]) & (rows["operation"] <= sends[-1])
     slices = []
     for number in numbers:
         first, last = number * slice_s, (number + 1) * slice_s

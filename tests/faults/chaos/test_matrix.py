@@ -1,6 +1,7 @@
 """Faults x phases x modes: every job recovers with bit-identical results and correct verdicts.
 
-A sample runs in every test run, all scenarios with `make chaos`.
+A sample runs in every test run, with forked processes; all scenarios run with `make chaos` and
+`make matrix`, where everything is started as a user does.
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from holdfast.chaos import assessment
 from holdfast.chaos.environment import unsupported_reason
 from holdfast.chaos.runner import run_scenario
 from holdfast.chaos.scenarios import SCENARIOS
+from tests.forked_programs import call_forking
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SAMPLE = {"no-spares-sigkill"}
+LIMIT_S = 600
+
+
+def run_forked(scenario, folder):
+    return call_forking(run_scenario, scenario, folder, limit_s=LIMIT_S)
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +29,9 @@ def undisturbed_runs(tmp_path_factory):
     """Return the undisturbed run of a mode, executed once per session."""
     observed = {}
 
-    def run_of(undisturbed):
+    def run_of(undisturbed, run):
         if undisturbed not in observed:
-            observed[undisturbed] = run_scenario(undisturbed, tmp_path_factory.mktemp("peace"))
+            observed[undisturbed] = run(undisturbed, tmp_path_factory.mktemp("peace"))
             assert (
                 assessment.find_violations(
                     undisturbed, observed[undisturbed], observed[undisturbed]
@@ -51,6 +58,7 @@ def undisturbed_runs(tmp_path_factory):
     ],
 )
 def test_job_recovers(scenario, undisturbed_runs, tmp_path):
-    undisturbed = undisturbed_runs(scenario.undisturbed)
-    observed = run_scenario(scenario, tmp_path)
+    run = run_forked if scenario.name in SAMPLE else run_scenario
+    undisturbed = undisturbed_runs(scenario.undisturbed, run)
+    observed = run(scenario, tmp_path)
     assert assessment.find_violations(scenario, observed, undisturbed) == [], observed.output

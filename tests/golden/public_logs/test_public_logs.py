@@ -7,6 +7,7 @@ invented. ``case.json`` cites the thread, who confirmed the cause, and what fixe
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 from benchmarks.diagnose_corpus import HEALTHY, CaseDiagnosis, score_case
@@ -18,6 +19,7 @@ FOLDERS = sorted(path.parent for path in HERE.glob("*/case.json"))
 MOST_WRONG_CAUSES, MOST_WRONG_RANKS = 0, 0
 
 
+@cache
 def diagnoses() -> list[CaseDiagnosis]:
     return [score_case(folder) for folder in FOLDERS]
 

@@ -12,9 +12,9 @@ from holdfast.chaos.assessment import (
 )
 from holdfast.chaos.scenario import Scenario
 from holdfast.core.adjustments import Adjustments, StepWindow
+from holdfast.core.failures import JobFailure, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import Fact as Told
-from holdfast.launcher.ledger import LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
+from holdfast.core.ledger import LedgerEvent, LedgerRecord
 
 SCENARIO = Scenario(name="", fault="", moment="", causes=frozenset({"rank-killed"}), faulty_rank=1)
 KILLED = {"cause": "rank-killed", "subject": {"rank": 1}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -17,7 +16,6 @@ def test_the_link_between_two_hosts_is_measured_and_compared_with_its_rate(tmp_p
     with hosts(2) as both:
         both[1].limit("1gbit")
         torchrun = [
-            sys.executable,
             "-m",
             "torch.distributed.run",
             "--nnodes=2",
@@ -26,7 +24,7 @@ def test_the_link_between_two_hosts_is_measured_and_compared_with_its_rate(tmp_p
             f"--master-addr={both[0].address}",
         ]
         started = [
-            host.start(
+            host.fork(
                 *torchrun,
                 f"--node-rank={number}",
                 "-m",

@@ -10,16 +10,11 @@ from holdfast.core.errors import InvalidValue
 from holdfast.host.processes.launched_copies import LaunchedCopy
 from holdfast.preflight.rendezvous.launch_info import parse_endpoint_options, read_launch_info
 from tests.ports import free_port
+from tests.unit.cli.in_process import run_holdfast
 
 
 def check(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast", "check", "--only", "shared-memory", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_holdfast("check", "--only", "shared-memory", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.ckpt.formats.registry import read_checkpoint
 from holdfast.cli.ckpt.convert import _parse_size
 from holdfast.core.errors import InvalidValue
 from tests.unit.cli.in_process import run_holdfast
@@ -125,3 +126,9 @@ def test_sizes(text, size):
 def test_invalid_sizes(text):
     with pytest.raises(InvalidValue):
         _parse_size(text)
+
+
+def test_torchtitan_is_a_target(folder):
+    status, out, _ = convert(folder, "ddp.pt", "step-1", "--to", "torchtitan")
+    assert (status, "exclude_from_loading dataloader" in " ".join(out.split())) == (0, True)
+    assert read_checkpoint(folder / "step-1").writer == "torchtitan"

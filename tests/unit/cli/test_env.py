@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ import yaml
 from holdfast import cli
 from holdfast.core.errors import InvalidValue
 from holdfast.host.variable_recommendation import parse_endpoint
+from tests.unit.cli.in_process import run_holdfast
 from tests.unit.cli.test_root import imported_by
 
 PROGRAM = [sys.executable, "-m", "holdfast"]
@@ -20,10 +22,9 @@ BARE = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
 
 
 def run_env(*arguments, **environ):
-    """Run the command in a new process with only these environment variables."""
-    return subprocess.run(
-        [*PROGRAM, *arguments], env=BARE | environ, capture_output=True, text=True, check=False
-    )
+    """Run the command with only these environment variables."""
+    with patch.dict(os.environ, BARE | environ, clear=True):
+        return run_holdfast(*arguments)
 
 
 @pytest.fixture
@@ -53,7 +54,13 @@ def test_a_healthy_environment():
 
 
 def test_a_terminal_without_unicode_symbols():
-    done = run_env("env", NCCL_TIMEOUT="1", PYTHONIOENCODING="ascii")
+    done = subprocess.run(
+        [*PROGRAM, "env"],
+        env=BARE | {"NCCL_TIMEOUT": "1", "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.startswith("! NCCL_TIMEOUT=1 has no effect")
 
 

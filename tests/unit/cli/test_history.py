@@ -5,10 +5,9 @@ import json
 import pytest
 
 from holdfast import cli
+from holdfast.core.failures import JobFailure, JobState, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import Fact
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
-from holdfast.watcher.job_state import JobState
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 
 FAILURE = JobFailure(
     at=102.5,
@@ -92,11 +91,13 @@ def test_json_contains_every_record(run, capsys):
     assert printed["records"][2]["decision"]["course"] == "restart"
 
 
-@pytest.mark.parametrize("where", ["nowhere", "."])
-def test_a_missing_ledger_is_reported(tmp_path, capsys, where):
+@pytest.mark.parametrize(
+    ("where", "why"), [("nowhere", "there is no such file"), (".", "it contains no ledger.jsonl")]
+)
+def test_a_missing_ledger_is_reported(tmp_path, capsys, where, why):
     status, out, err = run_history(capsys, tmp_path / where)
     assert (status, out) == (2, "")
-    assert "it contains no ledger.jsonl" in err
+    assert why in err
     assert len(err.splitlines()) == 1
 
 

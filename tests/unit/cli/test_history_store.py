@@ -108,7 +108,7 @@ def test_the_timeline_needs_no_store(history):
         (["runs", "--store", "nothing"], "there is no history store yet"),
         (["runs", "--since", "soon"], "'soon' is not a duration; use e.g. 7d"),
         (["runs", "--store", "off"], "there is no history store: HOLDFAST_HISTORY_STORE is off"),
-        (["index", "nowhere"], "cannot open nowhere: it contains no ledger.jsonl"),
+        (["index", "nowhere"], "cannot open nowhere: there is no such file"),
     ],
 )
 def test_mistakes_are_one_line(history, arguments, error):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.redaction.redact import Redactor
 from holdfast.core.redaction.text_blocks import BLOCK_BYTES, MAX_LINE_BYTES
+from tests.hypothesis_profiles import examples
 from tests.unit.core.fake_secrets import LINES, PEM
 
 #: Lines of training logs that redaction must not change.
@@ -111,7 +112,7 @@ def test_private_key_is_redacted_between_lines_of_other_ranks():
     assert clean.count("loss 0.5\n") == len(lines)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     before=st.integers(0, 3000),
     kind=st.sampled_from(sorted(LINES)),
@@ -128,7 +129,7 @@ def test_secret_is_redacted_at_any_block_boundary(before, kind, sizes):
     assert clean.endswith(filler[:5000])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(-800, 100))
 def test_private_key_is_redacted_at_any_block_boundary(offset):
     text, secrets = PEM

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.redaction import redact, secret_search
 from holdfast.core.redaction.redact import Redactor
+from tests.hypothesis_profiles import examples
 from tests.unit.core.fake_secrets import LINES, PEM
 from tests.unit.core.test_redact import ORDINARY
 
@@ -63,7 +64,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(st.tuples(TEXTS, st.sampled_from(["\n", "\r\n", "\n", " ", "\r"])), max_size=14))
 def test_hyperscan_yields_the_same_redactions(parts):
     data = "".join(text + end for text, end in parts).encode()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from holdfast.core.rank_table import GroupProgress, ProcessGroupInfo
 from holdfast.diagnose.dumps import dump_set
 from holdfast.diagnose.dumps.rules import judge
+from tests.hypothesis_profiles import examples
 from tests.unit.diagnose.dump_factory import written
 from tests.unit.diagnose.many_dumps import Recorder, job, piece, table
 
@@ -188,7 +189,7 @@ WRONG = st.none() | NUMBERS | st.text(max_size=5) | st.lists(NUMBERS, max_size=3
 RANKS = st.lists(NUMBERS, max_size=4).map(str) | st.lists(NUMBERS, max_size=4) | WRONG
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_any_dump_content_yields_a_verdict(data: Any) -> None:
     """No value of any key causes an error or an implausible world size."""

@@ -21,6 +21,7 @@ from holdfast.core.trace_file import TraceWriter
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind, SkippedEvidence
 from holdfast.diagnose.evidence.gather import file_states, gather
 from holdfast.diagnose.evidence.streams import IntakeLimits
+from tests.hypothesis_profiles import examples
 
 LOG = b"[rank0]: step 1\n[rank1]: step 1\n" * 20
 
@@ -432,9 +433,7 @@ FIRST_BYTES = [
 ]
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(FIRST_BYTES), st.binary(max_size=2000), st.sampled_from([None, *PACKERS]))
 def test_arbitrary_bytes_do_not_raise(tmp_path, beginning, rest, packer):
     content = beginning + rest
@@ -462,9 +461,7 @@ REAL = [
 ]
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(REAL),
     st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=6),

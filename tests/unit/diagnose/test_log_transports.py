@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from holdfast.diagnose.logs import carried_logs
 from holdfast.diagnose.logs.carried_logs import LogTransport
 from holdfast.diagnose.logs.learned_prefixes import LearnedPrefixes
 from holdfast.diagnose.pipeline import DiagnosisResult, diagnose
+from tests.hypothesis_profiles import examples
 from tests.unit.diagnose.log_transports import FORMS, LOGS
 
 
@@ -33,6 +36,13 @@ def summary(found: DiagnosisResult) -> tuple[int, str, int | None, int | None, s
     return found.exit_status, root.cause, root.subject.rank, root.subject.line, root.message
 
 
+@cache
+def plain_summary(log: str) -> tuple[int, str, int | None, int | None, str]:
+    """Return the summary of the plain log."""
+    with TemporaryDirectory() as folder:
+        return summary(result(Path(folder), FORMS["plain"](LOGS[log])))
+
+
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
@@ -47,7 +57,7 @@ def summary(found: DiagnosisResult) -> tuple[int, str, int | None, int | None, s
 def test_the_verdict_is_that_of_the_plain_log(
     tmp_path: Path, form: str, log: str, expected: tuple[int, str, int | None, int | None]
 ) -> None:
-    plain = summary(result(tmp_path, FORMS["plain"](LOGS[log])))
+    plain = plain_summary(log)
     assert plain[:-1] == expected
     assert summary(result(tmp_path, FORMS[form](LOGS[log]))) == plain
 
@@ -73,7 +83,14 @@ def test_lines_do_not_depend_on_chunks(form: str, monkeypatch: pytest.MonkeyPatc
     assert lines_in(raw) == expected
 
 
-@settings(deadline=None, max_examples=60)  # the machine may be busy
+def test_a_first_line_with_the_length_of_a_terminal_is_whole() -> None:
+    first = "Training a model of 7 layers on a set of 41 files, with seed 3 and precision b16"
+    lines = [first, "loaded 41 files", "step 1 loss 2.0", "step 2 loss 1.9"]
+    assert len(first) == 80
+    assert [line for _, line in lines_in("\n".join(lines).encode())] == lines
+
+
+@settings(max_examples=examples(60))  # the machine may be busy
 @given(st.sampled_from(sorted(FORMS)), st.data())
 def test_a_growing_log_has_the_same_lines(form: str, draw: st.DataObject) -> None:
     raw = FORMS[form](LOGS["exception"])

@@ -13,6 +13,7 @@ from holdfast.core.errors import SnapshotUnreadable
 from holdfast.core.rank_table import SourceLine
 from holdfast.diagnose.memory_snapshots import parse_snapshot
 from holdfast.host.allocation_purpose import AllocationPurpose, purpose_of
+from tests.hypothesis_profiles import examples
 
 from . import memory_snapshot_factory as factory
 from .memory_snapshot_factory import GIB, MIB
@@ -167,7 +168,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(anything, max_size=3), st.lists(anything, max_size=2))
 def test_any_snapshot_content_is_parsed(segments, traces):
     found = parse_snapshot(pickle.dumps({"segments": segments, "device_traces": traces}))

@@ -17,6 +17,10 @@ COMPLETION = (
     "len=0 vendor err 129 (Recv)\n"
 )
 PORT_ERROR = "n3:8:9 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"
+EFA = (
+    "n1:7:9 [0] NCCL WARN NET/OFI Request 0x7f00 completed with error. RC: 103. Error: {} My EFA addr: "
+    "fi_addr_efa://[fe80::1]:0:9\n"
+)
 UNPLUGGED = "n3: mlx5_core 0000:17:00.0: Port module event[error]: module 0, Cable unplugged\n"
 
 
@@ -33,6 +37,11 @@ def cause_of(log: str) -> str | None:
         (REFUSED.format("127.0.1.1"), "network-interface-wrong"),
         (NO_ROUTE.format("172.17.0.4"), "network-interface-wrong"),
         (COMPLETION, "ib-error"),
+        (EFA.format("5 (Invalid address handle on remote)"), "ib-error"),
+        (
+            EFA.format("4124 (Unresponsive receiver (connection previously established))"),
+            "peer-lost",
+        ),
         (REFUSED.format("10.0.0.2") + PORT_ERROR, "network-fabric-fault"),
     ],
 )

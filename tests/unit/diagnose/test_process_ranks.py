@@ -7,6 +7,7 @@ import io
 from holdfast.core.findings import Finding
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
 from holdfast.diagnose.log_rules.judge import judge
+from holdfast.diagnose.log_rules.log_index import LogIndex
 from holdfast.diagnose.logs.reader import read_logs
 
 MAPPING = (
@@ -111,3 +112,9 @@ def test_lightnings_report_names_the_rank_that_ended_first() -> None:
     )
     ended = "[rank: 3] Child process with PID 51822 terminated with code 1. Forcefully ends all\n"
     assert root_of(error + ended).subject.rank == 3
+
+
+def test_the_device_in_nccls_prefix_is_no_world_size() -> None:
+    raw = b"n1:5:9 [7] NCCL INFO Bootstrap: world_size 4\n"
+    file = EvidenceFile("log.txt", EvidenceKind.LOG, len(raw), lambda: io.BytesIO(raw))
+    assert LogIndex(read_logs([file])).world_size == 4

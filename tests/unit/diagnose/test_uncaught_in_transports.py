@@ -16,6 +16,7 @@ from holdfast.diagnose.evidence.file_types import detect_encoding
 from holdfast.diagnose.evidence.streams import Utf8Stream
 from holdfast.diagnose.log_rules.judge import judge
 from holdfast.diagnose.logs.reader import LogReader, create_scanner
+from tests.hypothesis_profiles import examples
 from tests.unit.diagnose.log_transports import FORMS, Line
 from tests.unit.diagnose.test_uncaught import FATAL, LIKE_ECHOES, OTHERS
 
@@ -112,7 +113,7 @@ LOGS = {
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)  # the machine may be busy
+@settings(max_examples=examples(150))  # the machine may be busy
 @given(st.sampled_from(ERRORS), st.fixed_dictionaries(LOGS), st.sampled_from(ONE_TO_ONE))
 def test_an_uncaught_traceback_in_any_form(error: str, parts: dict[str, object], form: str) -> None:
     found = root(FORMS[form](log_with(traceback(error), **parts)))
@@ -123,7 +124,7 @@ def test_an_uncaught_traceback_in_any_form(error: str, parts: dict[str, object],
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)  # the machine may be busy
+@settings(max_examples=examples(100))  # the machine may be busy
 @given(st.sampled_from(NAMED), st.fixed_dictionaries(LOGS), st.sampled_from(WITH_LINES))
 def test_a_fatal_signal_in_any_form(line: str, parts: dict[str, object], form: str) -> None:
     assert root(FORMS[form](log_with([line], **parts))) is not None, form

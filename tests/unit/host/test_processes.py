@@ -71,7 +71,6 @@ def waiting(child, call):
 def test_asleep(start):
     sample = waiting(start("import time; time.sleep(600)"), "clock_nanosleep|nanosleep")
     assert (sample.life, sample.state, sample.blocked_on) == (ProcessState.RUNNING, "S", None)
-    assert sample.kernel_function in ("hrtimer_nanosleep", "")
     assert sample.start_ticks > 0
 
 

@@ -6,6 +6,7 @@ import signal
 import msgspec
 import pytest
 
+from holdfast.core.failures import JobState
 from holdfast.core.findings import Finding, Level, Subject, Verdict, verdict_to_json
 from holdfast.core.trace_file import TraceNote, TraceWriter
 from holdfast.launcher import agent
@@ -28,13 +29,16 @@ from holdfast.watcher.agent_messages import (
     LeaderContact,
     NodeSummary,
     PeerSummaries,
+    StackAnswer,
+    StackQuestion,
     StartWatching,
     SuspicionWithdrawn,
     VerdictReport,
     WatchedWorker,
     WorkerExits,
+    decode_request,
+    encode_message,
 )
-from holdfast.watcher.job_state import JobState
 from holdfast.watcher.run_folder import RunFolder
 
 ROOT = Finding(
@@ -139,6 +143,27 @@ def start(tmp_path):
         return hooks, watcher, folder
 
     return begin
+
+
+def test_stacks_are_asked_for_and_answered_between_nodes(start):
+    board = FakeBoard()
+    hooks, watcher, _ = start(node=1, board=board)  # ranks 2 and 3
+    question, other = (StackQuestion(rank=rank, nonce=f"n{rank}") for rank in (3, 0))
+    answer = StackAnswer(nonce="n3", frames=("train.py:1 in main",))
+    watcher.next_replies = [question, answer]
+    hooks.tick(NodeStatus({}))
+    sent = [
+        decode_request(board._unsent[f"holdfast/{key}"].encode()) for key in ("question", "answer")
+    ]
+    assert sent == [question, answer]
+    for text in (question, other, answer):
+        board._texts["holdfast/question"] = encode_message(text).decode()
+        hooks.tick(NodeStatus({}))
+        hooks.tick(NodeStatus({}))
+    assert [each for each in watcher.requests if isinstance(each, StackQuestion | StackAnswer)] == [
+        question,
+        answer,
+    ]
 
 
 def verdict(folder, *, hang=True, generation=0, verdict=VERDICT):

@@ -3,17 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
+from holdfast.core import ledger
 from holdfast.core.adjustments import NO_ADJUSTMENTS, Adjustments
 from holdfast.core.errors import InvalidValue
-from holdfast.launcher import ledger, past_runs
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import (
-    DO_NOT_REQUEUE,
-    RecoveryAction,
-    RecoveryDecision,
-    RecoveryOptions,
-    decide,
-)
+from holdfast.core.failures import RecoveryAction, RecoveryDecision
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
+from holdfast.launcher import past_runs
+from holdfast.launcher.policy import DO_NOT_REQUEUE, RecoveryOptions, decide
 from tests.unit.launcher.policy.failures import MANY, failure, raised
 
 BACK = Adjustments(resume_before=50, loss_scale=0.5, micro_batches=2)

@@ -5,18 +5,18 @@ import json
 import pytest
 
 from holdfast.causes.gpu.gpu_memory_worn import GPU_MEMORY_WORN
-from holdfast.core import adjustments, trace_file
+from holdfast.core import adjustments, ledger, trace_file
 from holdfast.core.adjustments import Adjustments
 from holdfast.core.errors import HostUnfit
+from holdfast.core.failures import JobState, PastFailure, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import Verdict, make_finding
 from holdfast.core.rank_table import StepProblem
-from holdfast.launcher import ledger, recovery
+from holdfast.launcher import recovery
 from holdfast.launcher.elastic.generation import NodeStatus
 from holdfast.launcher.host_gate import GateResult
-from holdfast.launcher.policy import PastFailure, RecoveryAction, RecoveryDecision, RecoveryOptions
+from holdfast.launcher.policy import RecoveryOptions
 from holdfast.launcher.recovery import Recovery
 from holdfast.watcher.agent_messages import VerdictReport
-from holdfast.watcher.job_state import JobState
 from holdfast.watcher.run_folder import RunFolder
 from tests.unit.launcher.policy.failures import failure, trouble
 

@@ -19,6 +19,7 @@ from holdfast.plan.models import get_known_model
 from holdfast.plan.setup import ActivationCheckpointing, Precision, ShardingStrategy, TrainingSetup
 from holdfast.plan.step_time.estimate import estimate_step_time
 from holdfast.plan.step_time.rates import Conditions
+from tests.hypothesis_profiles import examples
 
 from .setup_strategies import jobs
 
@@ -52,7 +53,7 @@ def test_shard_groups_keep_their_size():
         resize_setup(TrainingSetup(tensor=8), 12)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(jobs())
 def test_efficiency_is_at_most_1(job):
     model, setup, cluster = job
@@ -106,7 +107,7 @@ def test_small_calls_are_latency_bound():
     assert "latency" in result.points[-1].reason
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(jobs())
 def test_remedy_gain_matches_its_step(job):
     model, setup, cluster = job

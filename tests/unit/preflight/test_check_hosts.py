@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -34,8 +33,7 @@ def check(
     )
     endpoint = endpoint or nodes_of_job[0].address
     running = [
-        host.start(
-            sys.executable,
+        host.fork(
             "-m",
             "holdfast",
             "check",
@@ -57,7 +55,7 @@ def check(
         each.wait()
         assert each.took_s < LIMIT_S
         assert each.errors == ""
-        outputs.append(json.loads(each.output) | {"status": each.process.returncode})
+        outputs.append(json.loads(each.output) | {"status": each.status})
     return outputs
 
 

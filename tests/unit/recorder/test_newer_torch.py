@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.watcher.trace_reader import TraceReading
+from tests.forked_programs import RunningProgram
 
 JOB = """
 import sys
@@ -48,15 +46,9 @@ python_kernels.SCHEMAS["allreduce_"] = schema._replace(group=0)
 def test_collectives_work_unrecorded(
     difference: str, line: str, recorded: set[str], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", JOB.format(difference=difference)],
-        cwd=tmp_path,
-        env=os.environ | {"HOLDFAST_RECORDER": "python"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    script = tmp_path / "job.py"
+    script.write_text(JOB.format(difference=difference))
+    done = RunningProgram(script, folder=tmp_path, HOLDFAST_RECORDER="python").result()
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("total 1.0\n")  # after what gloo of torch 2.8 prints
     lines = [each for each in done.stderr.splitlines() if each.startswith("holdfast: ")]

@@ -15,8 +15,10 @@ from holdfast import recorder
 from holdfast.core import native_extension
 from holdfast.recorder import bootstrap, build, parse_duration
 from holdfast.recorder.torch_extension import torch_release
-from holdfast.watcher.trace_reader import TraceNotes, TraceReading
+from holdfast.watcher.trace_notes import TraceNotes
+from holdfast.watcher.trace_reader import TraceReading
 from holdfast.watcher.tracebacks import read_crash
+from tests.fork_server import fork_server
 from tests.ports import free_port
 
 SCRIPT = Path(__file__).parent / "record_everything.py"
@@ -31,7 +33,7 @@ def line_of(mark: str) -> int:
 def record(
     folder: Path, mode: str, *arguments: str, native: Path | None = None
 ) -> list[TraceReading]:
-    """Run the script on two ranks, each under the bootstrap; return their traces."""
+    """Run the script on two forked ranks, each under the bootstrap; return their traces."""
     store = folder / "store"
     ranks = []
     for rank in range(2):
@@ -47,11 +49,13 @@ def record(
             "HOLDFAST_RECORDER": mode,
             "HOLDFAST_NATIVE": str(native or ""),
         }
-        command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(SCRIPT), *arguments]
-        ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-    for process in ranks:
-        _, errors = process.communicate(timeout=100)
-        assert process.returncode == 0, errors
+        command = ("-m", "holdfast.recorder.bootstrap", str(SCRIPT), *arguments)
+        with (folder / f"errors{rank}").open("wb") as errors:
+            ranks.append(
+                fork_server().start_program(*command, environment=environment, stderr=errors)
+            )
+    for rank, process in enumerate(ranks):
+        assert process.wait(100) == 0, (folder / f"errors{rank}").read_text()
     return [TraceReading(folder / f"rank{rank}.trace") for rank in range(2)]
 
 

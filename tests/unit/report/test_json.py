@@ -3,15 +3,19 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from docs import generate
 from holdfast.core.errors import InternalError
 from holdfast.core.findings import Fact, Finding, Level, Remedy, RuledOut, Safety, Subject, Verdict
-from holdfast.report.json import encode_json, envelope, write_json
+from holdfast.report.json import KEYS, encode_json, envelope, write_json
 from tests.unit.report.sample import incident
 from tests.unit.report.snapshot import assert_same
+
+ROOT = Path(__file__).parents[3]
 
 #: The documented schema, written by hand: key -> the types of its value. Scripts outside this repository rely on it;
 #: keys may only be added with a new version of the schema.
@@ -48,6 +52,15 @@ CLAIM = Finding(
     remedies=(Remedy(text="r", command="c", safety=Safety.DISRUPTIVE),),
     confidence=0.93,
 )
+
+
+def test_the_published_schema_and_its_page_are_current():
+    page = (ROOT / "docs" / "json.md").read_text()
+    for key in (*FINDING, *SUBJECT, *REMEDY, *VERDICT, *KEYS):
+        assert f"`{key}`" in page
+    schema = (ROOT / "docs" / "holdfast-1.schema.json").read_text()
+    assert schema == generate.json_schema()
+    assert set(json.loads(schema)["$defs"]["Finding"]["properties"]) == set(FINDING)
 
 
 def check(data: dict[str, Any], schema: dict[str, type]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.causes import by_name
+from holdfast.core.failures import JobFailure, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import (
     Fact,
     Level,
@@ -20,10 +21,9 @@ from holdfast.core.findings import (
     make_finding,
     verdict_to_json,
 )
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.core.live_state import LiveState
 from holdfast.core.rank_table import RankState, SourceLine, ThreadStack
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
 from holdfast.report.json import envelope
 from holdfast.serve.live.watch import RunWatch
 from holdfast.serve.web.application import create_application

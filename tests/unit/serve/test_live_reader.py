@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.core.live_state import LiveState, SeriesPoint
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.serve.live import reader, reports, runs
 from holdfast.serve.metrics import samples
 from holdfast.serve.terminal import rows

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.core.live_state import SERIES_UNKNOWN, SeriesPoint
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
 from tests.unit.serve.served import (
     HOSTILE,
     RUN,

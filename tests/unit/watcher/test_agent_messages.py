@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.failures import JobState
 from holdfast.core.findings import Verdict
 from holdfast.core.rank_table import StepProblem
 from holdfast.watcher.agent_messages import (
@@ -15,6 +16,8 @@ from holdfast.watcher.agent_messages import (
     PeerSummaries,
     ProgressNote,
     RankWarning,
+    StackAnswer,
+    StackQuestion,
     StartWatching,
     StopWatching,
     SuspicionWithdrawn,
@@ -26,7 +29,6 @@ from holdfast.watcher.agent_messages import (
     decode_request,
     encode_message,
 )
-from holdfast.watcher.job_state import JobState
 
 START = StartWatching(
     generation=2,
@@ -47,6 +49,8 @@ REQUESTS = (
     LeaderContact(silent_s=9.5),
     StopWatching(),
     JudgeNow(),
+    StackQuestion(rank=3, nonce="n"),
+    StackAnswer(nonce="n", frames=("a.py:1 in f",), why=""),
 )
 REPORT = VerdictReport(
     generation=2,
@@ -68,6 +72,7 @@ REPLIES = (
     RankWarning(rank=1, about="loss", text="d"),
     NodeSummary(summary="e"),
     REPORT,
+    *REQUESTS[-2:],
 )
 
 

@@ -1,14 +1,25 @@
-"""Combining the summaries of nodes."""
+"""The observations of one node, and combining the summaries of nodes."""
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 
 from holdfast.core.live_state import NodeReading
 from holdfast.core.rank_table import ProcessState, RankState
+from holdfast.watcher.agent_messages import StackAnswer, StackQuestion
 from holdfast.watcher.job_summary import JobSummary, combine_summaries, unreachable_node
+from holdfast.watcher.node import NodeSensor, WorkerProcess
+
+
+def test_a_rank_that_has_ended_or_runs_elsewhere_has_no_stack(tmp_path):
+    node = NodeSensor([WorkerProcess(3, os.getpid(), tmp_path / "rank3.trace")], 8)
+    node.set_exit_codes({3: 1})
+    for rank in (3, 4):
+        answer = node.sample_stack(StackQuestion(rank=rank, nonce="n"))
+        assert answer == StackAnswer(nonce="n", why="its process has ended")
 
 
 @pytest.mark.parametrize(

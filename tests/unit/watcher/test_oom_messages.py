@@ -13,6 +13,7 @@ from holdfast.watcher.oom_messages import (
     parse_oom_kill,
     parse_oom_message,
 )
+from tests.hypothesis_profiles import examples
 
 GIB, MIB = 1 << 30, 1 << 20
 NEW = (
@@ -127,7 +128,7 @@ def test_the_victim_of_the_oom_killer_is_parsed():
     assert parse_oom_kill("process 12 ended") is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(st.sampled_from(NEW.split(" ")) | st.text(max_size=6), max_size=80))
 def test_arbitrary_text_does_not_fail(words):
     found = parse_oom_message("CUDA out of memory. " + " ".join(words))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import struct
 import subprocess
@@ -82,6 +83,37 @@ def test_written_calls_are_read_back(trace: TraceWriter) -> None:
     assert read.progress()["0"].completed == 2
     assert read.read_notes().groups()["0"].ranks == (0, 3)
     assert pending == read.begun
+
+
+@pytest.mark.parametrize("completes", [0.9, 0.3], ids=["few pending", "more than the ring"])
+def test_pending_calls_are_those_of_the_whole_ring(trace: TraceWriter, completes: float) -> None:
+    recorder, read, chance = (
+        PythonRecorder(trace, "/nowhere/torch"),
+        TraceReading(trace.path),
+        random.Random(1),
+    )
+    begun: list[int] = []
+    for _ in range(25):
+        for _ in range(chance.choice((1, 2, 5, 40, 70))):
+            begun.append(recorder.record("0", ALL_REDUCE, CALL))
+            if chance.random() < 0.2:  # its completion is not reported
+                at = trace.ring_at + (begun[-1] - 1) % 64 * RECORD_BYTES + trace_file.FLAGS_AT
+                struct.pack_into("<I", trace.map, at, trace_file.FLAG_NO_COMPLETION)
+            if chance.random() < completes:
+                recorder.finish(begun.pop(chance.randrange(len(begun))))
+        assert read.pending() == TraceReading(trace.path).pending()
+
+
+def test_a_call_that_is_being_written_is_read_when_it_is_complete(trace: TraceWriter) -> None:
+    recorder, read = PythonRecorder(trace, "/nowhere/torch"), TraceReading(trace.path)
+    write(recorder, 70)
+    recorder.record("0", ALL_REDUCE, CALL)
+    at = trace.ring_at + 70 % 64 * RECORD_BYTES
+    written = trace.map[at : at + RECORD_BYTES]
+    trace.map[at : at + 8] = struct.pack("<Q", 7)  # the number is written last
+    assert read.pending() == read.pending() == []
+    trace.map[at : at + RECORD_BYTES] = written
+    assert [call.sequence for call in read.pending()] == [71]
 
 
 def test_the_ring_keeps_the_newest_calls(trace: TraceWriter) -> None:
@@ -177,6 +209,8 @@ def test_a_damaged_trace_does_not_break_the_reader(damage: list[tuple[int, int]]
         read = TraceReading(path)
         read.step()
         read.recent(100)
+        read.pending()
+        trace_file.HEADS.pack_into(writer.map, trace_file.RECORDS_HEAD, 21)
         read.pending()
         read.progress()
         read.last_change()

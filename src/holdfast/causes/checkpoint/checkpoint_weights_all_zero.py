@@ -19,8 +19,9 @@ CHECKPOINT_WEIGHTS_ALL_ZERO = Cause(
     shows_after="The model's output is poor or useless; the loss after resuming is far higher "
     "than before.",
     known_misses="Weights that start as zeros and were not trained yet (the second matrix of LoRA, "
-    "an output projection) look the same; a weight that is all zeros is therefore only a warning. "
-    "Inside a tensor, zeros are found if they fill a page of 4,096 bytes of the file.",
+    "an output projection) look the same: without contrary evidence (second moments, the same "
+    "weight of other layers), such a weight is a note. Inside a tensor, zeros are found if they "
+    "fill a page of 4,096 bytes of a file without checksums; pruned rows and blocks are notes.",
     evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         BEFORE,

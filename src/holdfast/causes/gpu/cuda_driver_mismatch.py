@@ -115,8 +115,12 @@ CUDA_DRIVER_MISMATCH = Cause(
             tier=Tier.NETWORK,
             confidence=0.3,
             sentence="a CUDA call of NCCL failed",
-            patterns=("unhandled cuda error|ncclUnhandledCudaError|NCCL WARN Cuda failure",),
+            patterns=(
+                "unhandled cuda error|ncclUnhandledCudaError|NCCL WARN (?:Cuda|HIP) failure",
+            ),
             examples=(
+                # RCCL
+                "n1:5:9 [0] src/enqueue.cc:1750 NCCL WARN HIP failure 'unknown error'",
                 (
                     "torch.distributed.DistBackendError: NCCL error in: "
                     "ProcessGroupNCCL.cpp:1970, unhandled cuda error, NCCL version 2.18.1"

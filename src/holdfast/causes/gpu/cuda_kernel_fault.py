@@ -46,7 +46,7 @@ CUDA_KERNEL_FAULT = Cause(
             sentence="a kernel used an illegal address",
             patterns=(
                 "an illegal memory access was encountered|misaligned address",
-                "Memory access fault by GPU node",
+                "Memory access fault by GPU node|Memory exception on virtual address 0x",
                 "HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)",
                 "(?:aicore|vector core) exception",
                 "operation not supported on global/shared address space|: invalid program counter",
@@ -56,6 +56,7 @@ CUDA_KERNEL_FAULT = Cause(
             examples=(
                 "[rank5]: RuntimeError: CUDA error: an illegal memory access was encountered",
                 "Callback: Queue error - HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION",
+                "Memory exception on virtual address 0x7f32000, node id 4 : Page not present",
                 "[rank1]: RuntimeError: The device is abnormal: aicore exception",
                 "F0203 04:05:06.000000 88 stream.cc:4] CUDA_ERROR_ILLEGAL_ADDRESS: fit_kernel",
             ),
@@ -94,5 +95,5 @@ CUDA_KERNEL_FAULT = Cause(
             "exception."
         ),
     ),
-    sources=("torch: c10/cuda/CUDAException.cpp",),
+    sources=("torch: c10/cuda/CUDAException.cpp", "ROCm: libhsakmt/src/events.c"),
 )

@@ -90,7 +90,7 @@ GPU_HW_FAULT = Cause(
             patterns=(
                 (
                     r"amdgpu .{0,80}ring \S{1,20} timeout|habanalabs .{0,80}(?:Going to "
-                    "reset device|RAZWI)"
+                    "reset device|RAZWI|Failed to communicate with Device CPU|Device is NOT usable)"
                 ),
                 r"HBM MULTI BIT ECC|\bUCE ERROR\b|HCCS LINK ERROR",
             ),
@@ -100,6 +100,7 @@ GPU_HW_FAULT = Cause(
                     "seq=811, emitted seq=813"
                 ),
                 "kernel: habanalabs hl3: Going to reset device",
+                "[   43.05] habanalabs hl2: Failed to communicate with Device CPU (CPU-CP timeout)",
                 ("[rank2]: RuntimeError: NPU function error: UCE ERROR, error code is 507054"),
             ),
         ),
@@ -118,5 +119,6 @@ GPU_HW_FAULT = Cause(
     sources=(
         "bigscience-workshop/bigscience: chronicles of tr1 and tr11",
         "NVIDIA DCGM user guide: dcgmi diag",
+        "HabanaAI/Setup_and_Install#1",
     ),
 )

@@ -40,8 +40,17 @@ INVALID_DEVICE_ORDINAL = Cause(
                     r"no CUDA-capable device is detected|Invalid device id\b|GPU device may be "
                     r"out of range"
                 ),
+                # Triton without a visible GPU; Gaudi's module of a rank
+                r"RuntimeError: 0 active drivers \(\[\]\)|Invalid HABANA_VISIBLE_MODULES=",
             ),
-            examples=("[rank3]: RuntimeError: CUDA error: invalid device ordinal",),
+            examples=(
+                "[rank3]: RuntimeError: CUDA error: invalid device ordinal",
+                "[rank5]: RuntimeError: 0 active drivers ([]). There should only be one.",
+                (
+                    "[rank5]: RuntimeError: Invalid HABANA_VISIBLE_MODULES=5. Module IDs should be "
+                    "between 0 and 3."
+                ),
+            ),
         ),
     ),
     alternatives=("duplicate-gpu",),
@@ -56,5 +65,10 @@ INVALID_DEVICE_ORDINAL = Cause(
             "`torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`."
         ),
     ),
-    sources=("speechbrain/speechbrain#2506", "openai/gpt-oss#267"),
+    sources=(
+        "speechbrain/speechbrain#2506",
+        "openai/gpt-oss#267",
+        "triton: python/triton/runtime/driver.py",
+        "vllm-project/vllm-gaudi#946",
+    ),
 )

@@ -40,6 +40,9 @@ MEMLOCK_LIMIT = Cause(
                 r"ibv_create_(?:cq|qp)\w*(?:\([^)]{0,60}\))? failed.{0,40}Cannot allocate",
                 "Please set max locked memory|did you run into the locked memory limit",
                 "failed to register address 0x.{0,160}: Cannot allocate memory",
+                # EFA's provider of libfabric, and its NCCL plugin
+                r"Libfabric error: \(-12\)|EFA internal error: \(4112\)",
+                r"NET/OFI Unable to register memory .{0,60}RC: -12\b",
             ),
             examples=(
                 (
@@ -51,6 +54,14 @@ MEMLOCK_LIMIT = Cause(
                     "limit memory registrations."
                 ),
                 "[n2:88] UCX ERROR ibv_create_qp() failed: Cannot allocate memory",
+                (
+                    "Libfabric error: (-12) Cannot allocate memory\n"
+                    "EFA internal error: (4112) Failure to post internal receive buffers"
+                ),
+                (
+                    "n1:5:9 [0] register_mr_buffers:47 NCCL WARN NET/OFI Unable to register memory "
+                    "(type = 1) for device 2. RC: -12, Error: Cannot allocate memory"
+                ),
             ),
             counter_examples=(
                 "limit memlock: 8388608",
@@ -70,6 +81,8 @@ MEMLOCK_LIMIT = Cause(
     sources=(
         "NVIDIA/nccl-tests#206",
         "openucx/ucx#8229",
+        "awslabs/awsome-distributed-ai#647",
+        "aws/aws-ofi-nccl#141",
         "NVIDIA NCCL user guide: Troubleshooting, InfiniBand",
     ),
 )

@@ -38,11 +38,18 @@ FIREWALL_BLOCKED_PORTS = Cause(
             patterns=(
                 r"[Cc]onnect to \S+ (?:failed|returned).{0,20}(?:Connection )?timed out",
                 "connect.{0,40}ETIMEDOUT|Connection timed out",
+                # HCCL (Ascend): a rank cannot connect to the first one
+                "topo exchange agent get socket timeout",
             ),
             examples=(
                 (
                     "n1:5:9 [0] NCCL WARN socketPollConnect: Connect to 10.0.0.2<4711> "
                     "returned 110(Connection timed out)"
+                ),
+                (
+                    "[ERROR] HCCL(88,python3):2026-02-03-04:05:06.000.001 "
+                    "[topoinfo_exchange_agent.cc:190] [88][InitGroupStage][RanktableDetect]topo "
+                    "exchange agent get socket timeout! timeout[120]"
                 ),
             ),
             weighed=True,
@@ -52,11 +59,19 @@ FIREWALL_BLOCKED_PORTS = Cause(
             tier=Tier.NAMED,
             confidence=0.8,
             sentence="a peer cannot be reached over EFA",
-            patterns=("Unable to insert remote address into address vector",),
+            patterns=(
+                "Unable to insert remote address into address vector",
+                r"Unreachable remote \(never received a response\)|\(connection never established",
+            ),
             examples=(
                 (
                     "n1:5:9 [0] create_send_comm:5911 NCCL WARN NET/OFI Unable to "
                     "insert remote address into address vector for device 1."
+                ),
+                (
+                    "n1:5:9 [0] NCCL WARN NET/OFI Request 0x7f00 (send) completed with error: err: "
+                    "113, flags: 2, prov_errno: 15, strerror: Unreachable remote (never received "
+                    "a response) My EFA addr: fi_addr_efa://[fe80::1]:0:9, len: 0"
                 ),
             ),
             precedence=-1,
@@ -104,5 +119,11 @@ FIREWALL_BLOCKED_PORTS = Cause(
             "network only."
         ),
     ),
-    sources=("pytorch/pytorch#107021", "pytorch/pytorch#105782"),
+    sources=(
+        "pytorch/pytorch#107021",
+        "pytorch/pytorch#105782",
+        "ofiwg/libfabric: prov/efa/src/efa_errno.h, efa_strerror.c",
+        "aws/aws-ofi-nccl#1294",
+        "CANN: HCCL user guide, cluster information negotiation (EI0015)",
+    ),
 )

@@ -63,10 +63,24 @@ HOST_NEVER_ARRIVED = Cause(
                     r"[Oo]nly \d+ of \d+ (?:nodes|hosts|workers|agents) (?:have )?(?:joined"
                     r"|arrived|connected)"
                 ),
+                # HCCL (Ascend): what the first rank and the others print
+                "topo exchange server get socket timeout",
+                r"Failed to connect agent\[(?P<rank>\d{1,6})",
+                r"EI0015\b.{0,200}root node timed out",
             ),
             examples=(
                 "[ERROR] [training.py:318:next_rendezvous] Timeout 600s to complete rendezvous.",
                 "ERROR: only 3 of 4 nodes have joined",
+                (
+                    "[ERROR] HCCL(88,python3):2026-02-03-04:05:06.000.001 "
+                    "[topoinfo_exchange_base.cc:145] [88][InitGroupStage][RanktableDetect] "
+                    'TopoDetect ERROR occur !!! fault_type[1], fault_info["Failed to connect '
+                    'agent[3,]"]'
+                ),
+                (
+                    "[rank1]: EI0015: [PID: 88] 2026-02-03-04:05:06.1 Receiving message from the "
+                    "root node timed out after 120 seconds."
+                ),
             ),
             counter_examples=("INFO 3 of 4 nodes have joined",),
         ),

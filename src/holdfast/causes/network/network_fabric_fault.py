@@ -48,8 +48,15 @@ NETWORK_FABRIC_FAULT = Cause(
                     "|Link Down"
                 ),
                 "carrier lost|NIC.{0,20}(?:down|flap)",
+                r"Nic\(\d{1,3}\) is DOWN|QPs, or network interfaces are not up",  # Gaudi's HCL
             ),
-            examples=("n1:5:9 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",),
+            examples=(
+                "n1:5:9 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",
+                (
+                    "hcl_ibverbs.cpp::497(create_qp): The condition [ isNicUp(port) ] failed. "
+                    "Nic(8) is DOWN, can't allocate connection"
+                ),
+            ),
             weighed=True,
         ),
     ),
@@ -69,5 +76,11 @@ NETWORK_FABRIC_FAULT = Cause(
         DRAIN,
         RESTART,
     ),
-    sources=("NVIDIA/nccl#1524", "NVIDIA/nccl#2135", "pytorch/pytorch#175145", "ROCm/rccl#2191"),
+    sources=(
+        "NVIDIA/nccl#1524",
+        "NVIDIA/nccl#2135",
+        "pytorch/pytorch#175145",
+        "ROCm/rccl#2191",
+        "HabanaAI/HCL: hcl/src",
+    ),
 )

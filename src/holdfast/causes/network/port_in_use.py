@@ -32,7 +32,14 @@ PORT_IN_USE = Cause(
             tier=Tier.NAMED,
             confidence=0.95,
             sentence="the rendezvous port is already in use",
-            patterns=("EADDRINUSE|[Aa]ddress already in use|another process is utilizing it",),
+            patterns=(
+                "EADDRINUSE|[Aa]ddress already in use|another process is utilizing it",
+                # Ascend's HCCL
+                (
+                    r"Failed to bind the IP port\.|port \d{1,5} have already been bound"
+                    "|check the port status and whether the port is being used"
+                ),
+            ),
             examples=(
                 (
                     "RuntimeError: The server socket has failed to listen. port: 29400, code: "
@@ -41,6 +48,15 @@ PORT_IN_USE = Cause(
                 (
                     "ConnectionError: Tried to launch distributed communication on port "
                     "`29511`, but another process is utilizing it."
+                ),
+                (
+                    "[PID: 88] 2026-02-03-04:05:06.1 Communication_Error_Bind_IP_Port(EI0019): "
+                    "Failed to enable listening for the host network adapter socket.Reason: The IP "
+                    "address 10.0.0.2 and port 60000 have already been bound."
+                ),
+                (
+                    "[rank0]: EJ0003: [PID: 88] Failed to bind the IP port. Reason: The IP address "
+                    "and port have been bound already."
                 ),
             ),
         ),
@@ -56,5 +72,8 @@ PORT_IN_USE = Cause(
             "End the leftover process by its pid, after checking that it is yours and not needed."
         ),
     ),
-    sources=("torch: torch/csrc/distributed/c10d/socket.cpp",),
+    sources=(
+        "torch: torch/csrc/distributed/c10d/socket.cpp",
+        "CANN: HCCL user guide, EI0019 and EJ0003",
+    ),
 )

@@ -36,6 +36,15 @@ RANK0_LONG_WORK_TIMEOUT = Cause(
             "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran "
             "for 1800328 milliseconds before timing out."
         ),
+        # torch.compile
+        (
+            "[rank0]: SingleProcess AUTOTUNE benchmarking takes 611.2034 seconds and 48.1177 "
+            "seconds precompiling for 20 choices\n"
+            "[rank2]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:632] [Rank 2] "
+            "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
+            "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran "
+            "for 600031 milliseconds before timing out."
+        ),
     ),
     remedies=(
         by_hand(
@@ -48,5 +57,10 @@ RANK0_LONG_WORK_TIMEOUT = Cause(
         ),
         by_hand("Divide the work between all ranks, or do it before the job starts."),
     ),
-    sources=("intelligent-machine-learning/dlrover#1727", "ray-project/ray#22349"),
+    sources=(
+        "intelligent-machine-learning/dlrover#1727",
+        "ray-project/ray#22349",
+        "pytorch/pytorch#108971",
+        "torch: torch/_inductor/select_algorithm.py",
+    ),
 )

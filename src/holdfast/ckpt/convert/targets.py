@@ -48,6 +48,7 @@ _ALIASES: Mapping[str, CheckpointFormat] = {
     "fsdp1": CheckpointFormat.DCP,
     "fsdp2": CheckpointFormat.DCP,
     "distcp": CheckpointFormat.DCP,
+    "torchtitan": CheckpointFormat.DCP,
     "deepspeed-universal": CheckpointFormat.UNIVERSAL,
     "zero-1": CheckpointFormat.ZERO1,
     "zero-2": CheckpointFormat.ZERO2,
@@ -79,6 +80,11 @@ def parse_format(text: str) -> CheckpointFormat:
             "--to", why=f"{format_} cannot be written: {UNSUPPORTED_TARGETS[format_]}"
         )
     return format_
+
+
+def default_form(text: str) -> str:
+    """Return the form that the name of a format stands for; '' is the format's first."""
+    return "torchtitan" if text.strip().casefold() == "torchtitan" else ""
 
 
 def load_writer(target: CheckpointFormat, options: ConvertOptions) -> ModuleType:

@@ -36,6 +36,8 @@ _PARALLEL_WRITES = frozenset(
     }
 )
 _FLAT_STATES = frozenset({CheckpointFormat.ZERO1, CheckpointFormat.ZERO2, CheckpointFormat.ZERO3})
+#: Fewer random states do not show which is the usual one; the groups if one of them is odd.
+_MIN_RANDOM_STATES, _ALIKE_AND_ODD = 4, 2
 #: A pause counts if it exceeds this, _TIMES the rest, and a slow disk's write time.
 _PAUSE_S, _PAUSE_WITH_INDEX_S, _TIMES, _SLOW_BYTES_PER_S = 5.0, 0.5, 5.0, 20e6
 
@@ -45,6 +47,7 @@ def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
     yield from _judge_counters(survey)
     yield from _judge_names(survey)
     yield from _judge_scales(survey)
+    yield from _judge_random_states(survey)
     yield from _judge_equal_times(survey)
     if isinstance(survey.times, Unknown) or survey.contents.format not in _PARALLEL_WRITES:
         return
@@ -129,6 +132,28 @@ def _judge_scales(survey: CheckpointSurvey) -> Iterator[Finding]:
     text += f"of the same {odd.tensors:,} tensors (median)"
     message = f"the files of {survey.contents.root} are of different saves: {text}"
     yield _finding(survey, message, (survey_fact(survey, text, odd.file),), 0.7, Level.ERROR)
+
+
+def _judge_random_states(survey: CheckpointSurvey) -> Iterator[Finding]:
+    """Yield a finding if one rank's random state is another's, or the only different one."""
+    groups = survey.random_states
+    files = sum(map(len, groups))
+    if files < _MIN_RANDOM_STATES:
+        return
+    root = survey.contents.root
+    if len(groups) == files - 1:
+        message = f"{' and '.join(groups[0])} of {root} have equal random states, all other ranks "
+        message += "different ones: one is a copy, or its rank resumed with the other's"
+        facts = tuple(survey_fact(survey, "the same random states", file) for file in groups[0])
+        yield _finding(survey, message, facts, 0.6, Level.WARNING)
+        return
+    (odd, *others) = groups[-1]  # rank 0 often draws more than the others
+    if len(groups) == _ALIKE_AND_ODD and not others and odd != min(map(min, groups)):
+        message = f"all ranks of {root} but that of {odd} have equal random states: it is of "
+        message += "another save, or its rank drew more random numbers"
+        yield _finding(
+            survey, message, (survey_fact(survey, "other states", odd),), 0.4, Level.NOTE
+        )
 
 
 def _judge_equal_times(survey: CheckpointSurvey) -> Iterator[Finding]:

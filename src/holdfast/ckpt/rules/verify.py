@@ -15,7 +15,7 @@ from holdfast.causes.checkpoint.checkpoint_runs_code import CHECKPOINT_RUNS_CODE
 from holdfast.causes.checkpoint.checkpoint_tensor_incomplete import CHECKPOINT_TENSOR_INCOMPLETE
 from holdfast.causes.checkpoint.checkpoint_unfinished import CHECKPOINT_UNFINISHED
 from holdfast.causes.checkpoint.checkpoint_weights_all_zero import CHECKPOINT_WEIGHTS_ALL_ZERO
-from holdfast.ckpt.rules import completeness, single_save, values
+from holdfast.ckpt.rules import completeness, single_save, values, zeros
 from holdfast.ckpt.verify.survey import CheckpointSurvey, all_tensors
 from holdfast.core.findings import Finding, Level, RuledOut, Unknown, Verdict
 from holdfast.core.text import pluralize
@@ -55,6 +55,7 @@ def judge_checkpoint(survey: CheckpointSurvey) -> tuple[Finding, ...]:
         *completeness.judge_completeness(survey),
         *single_save.judge_single_save(survey),
         *values.judge_values(survey),
+        *zeros.judge_zeros(survey),
     ]
     return tuple(sorted(findings, key=_severity))
 

@@ -34,8 +34,8 @@ _OWN = frozenset({"params", "param_names"})
 _FLOATS = ("float", "bfloat", "complex")
 _SHOWN = 3
 _ASK_ORDER = (
-    'run `print(*dict(model.named_parameters()), sep="\\n")` in the training script, and pass '
-    "its output as --order FILE"
+    "pass the function that builds the model as --model FILE.py:FUNCTION, or the output of "
+    '`print(*dict(model.named_parameters()), sep="\\n")` as --order FILE'
 )
 
 

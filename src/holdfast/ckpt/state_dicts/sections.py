@@ -81,14 +81,19 @@ class Sections(msgspec.Struct):
         return OptimizerState(tensors=dict(self.states), numbers=dict(self.numbers), groups=groups)  # type: ignore[arg-type]
 
     def step(self) -> int | Unknown:
-        """Return the step from the values, or from the optimizer if its steps agree."""
-        for path, value in self.values.items():
-            if (
-                path.rpartition(".")[2] in _STEP_WORDS
-                and isinstance(value, int)
-                and not isinstance(value, bool)
-            ):
-                return value
+        """Return the step from the values, or from the optimizer if its steps agree.
+
+        Of several, the one nearest to the top: a data loader counts its own steps.
+        """
+        named = [
+            (path.count("."), value)
+            for path, value in self.values.items()
+            if path.rpartition(".")[2] in _STEP_WORDS
+            and isinstance(value, int)
+            and not isinstance(value, bool)
+        ]
+        if named:
+            return int(min(named, key=lambda item: item[0])[1])
         steps = {int(item["step"]) for item in self.numbers.values() if "step" in item}
         return steps.pop() if len(steps) == 1 else Unknown("not recorded in the checkpoint")
 

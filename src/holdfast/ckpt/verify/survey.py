@@ -26,6 +26,7 @@ from holdfast.ckpt.tensor_blocks import TensorReader
 from holdfast.ckpt.verify import mixed_saves
 from holdfast.ckpt.verify.coverage import Coverage, measure_coverage, shard_bytes
 from holdfast.ckpt.verify.file_pass import ChecksumSpan, ProgressCallback, ValueSpan, read_spans
+from holdfast.ckpt.verify.random_states import group_random_states
 from holdfast.ckpt.verify.replicas import ReplicaPair, compare_replicas
 from holdfast.ckpt.verify.shard_counters import CounterDifference, compare_counters
 from holdfast.ckpt.verify.shard_names import find_misplaced, find_unnamed
@@ -64,6 +65,7 @@ class CheckpointSurvey(msgspec.Struct, frozen=True, kw_only=True):
     ``counts`` the value counts of every tensor (Unknown: not read). ``counters`` are values that
     differ between ranks' files, ``counted`` the files whose values were compared. ``misplaced``
     maps files to the name under which they were written; ``unnamed`` files do not record it.
+    ``random_states`` are the files of ranks grouped by equal random states.
     """
 
     contents: CheckpointContents
@@ -84,6 +86,7 @@ class CheckpointSurvey(msgspec.Struct, frozen=True, kw_only=True):
     counted: frozenset[str] = frozenset()
     misplaced: Mapping[str, str] = {}
     unnamed: tuple[str, ...] = ()
+    random_states: tuple[tuple[str, ...], ...] = ()
     tensors: int = 0
     size: int = 0
 
@@ -119,6 +122,7 @@ def survey_checkpoint(
         counted=counted,
         misplaced=find_misplaced(contents),
         unnamed=find_unnamed(contents),
+        random_states=group_random_states(contents),
         tensors=len(tensors),
         size=sum(contents.files.values()),
     )

@@ -159,7 +159,7 @@ class ValueCounter:
         unsigned = np.bitwise_and(
             block, self._magnitude, out=_scratch_buffer(self._unsigned)[: len(block)]
         )
-        self._find_zero_pages(unsigned)
+        self._find_zero_pages(block)
         peak = int(unsigned.max())
         if peak < form.infinity or (peak == form.infinity and form.finite):
             self.counts.other = self.counts.other or peak > 0
@@ -174,13 +174,14 @@ class ValueCounter:
         finite = unsigned[unsigned <= form.infinity if form.finite else unsigned < form.infinity]
         self.counts.other = self.counts.other or bool(finite.any())
 
-    def _find_zero_pages(self, unsigned: Bits) -> None:
-        per_page = PAGE_BYTES // unsigned.itemsize
-        pages = len(unsigned) // per_page if self._at % PAGE_BYTES == 0 else 0
+    def _find_zero_pages(self, bits: Bits) -> None:
+        """Record pages of zero bytes; negative zeros, as of pruned weights, are no lost pages."""
+        per_page = PAGE_BYTES // bits.itemsize
+        pages = len(bits) // per_page if self._at % PAGE_BYTES == 0 else 0
         left = _MAX_ZERO_PAGES - len(self.counts.zero_pages)
-        first = unsigned[: pages * per_page : per_page]  # most pages start with another value
+        first = bits[: pages * per_page : per_page]  # most pages start with another value
         if left and not first.all():
             candidates = np.flatnonzero(first == 0)
-            peaks = unsigned[: pages * per_page].reshape(pages, per_page)[candidates].max(axis=1)
+            peaks = bits[: pages * per_page].reshape(pages, per_page)[candidates].max(axis=1)
             zeros = candidates[peaks == 0][:left]
             self.counts.zero_pages += tuple(self._at + PAGE_BYTES * int(page) for page in zeros)

@@ -17,12 +17,18 @@ from holdfast.core.errors import CheckpointUnreadable
 _MAX_RUNS, _EXTENT_BYTES = 256, 1 << 20
 #: Longer runs are not reported: moments of an embedding have gigabytes of zeros.
 _MAX_RUN_BYTES = 64 << 20
+#: A vector consists of at most this many parts, one of which may be zero.
+_MAX_PARTS = 4
+#: Pruning and initialization set whole blocks of this many elements, or of a multiple.
+_BLOCK = 64
 
 
 class ZeroRun(msgspec.Struct, frozen=True, kw_only=True):
     """Zeros from byte ``start`` to ``stop`` of a file, in the tensor of section and name ``key``.
 
     ``whole_rows``: it starts and ends with a row of a tensor of two dimensions or more.
+    ``whole_blocks``: it starts and ends at a multiple of 64 elements of the tensor. ``at_end``: it
+    contains the first or last element of the shard.
     """
 
     key: tuple[str, str]
@@ -30,6 +36,8 @@ class ZeroRun(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     stop: int
     whole_rows: bool
+    whole_blocks: bool
+    at_end: bool
 
     @property
     def whole_pages(self) -> bool:
@@ -68,12 +76,18 @@ def _runs_of(span: ValueSpan, tensor: Tensor, reader: TensorReader) -> Iterator[
         start, stop = _extend(span, size, first, last, reader)
         if stop - start > _MAX_RUN_BYTES:
             continue
-        whole_rows = len(shape) > 1 and all(
-            at in (span.start, span.stop) or (base + at - span.start) % row == 0
-            for at in (start, stop)
-        )
+        if len(shape) == 1 and _MAX_PARTS * (stop - start) >= span.stop - span.start:
+            continue  # the part of the keys in a joint bias
+        ends = (span.start, span.stop)
+        inner = [base + at - span.start for at in (start, stop) if at not in ends]
         yield ZeroRun(
-            key=span.key[:2], file=span.file, start=start, stop=stop, whole_rows=whole_rows
+            key=span.key[:2],
+            file=span.file,
+            start=start,
+            stop=stop,
+            whole_rows=len(shape) > 1 and all(at % row == 0 for at in inner),
+            whole_blocks=all(at % (_BLOCK * size) == 0 for at in inner),
+            at_end=len(inner) < 2,
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.ckpt.parameter_order import order_options, read_order
 from holdfast.core.errors import InvalidValue
 from holdfast.core.exit_status import ERRORS_FOUND, OK
 
@@ -27,8 +28,8 @@ _POWERS = "kmgt"
     "--to",
     metavar="FORMAT",
     required=True,
-    help="safetensors, huggingface, torch, lightning, accelerate, dcp (FSDP), holdfast, zero1, "
-    "zero2, zero3 or universal (DeepSpeed).",
+    help="safetensors, huggingface, torch, lightning, accelerate, dcp (FSDP), torchtitan, "
+    "holdfast, zero1, zero2, zero3 or universal (DeepSpeed).",
 )
 @click.option(
     "--ranks",
@@ -82,13 +83,7 @@ _POWERS = "kmgt"
     multiple=True,
     help="Parameters missing from SRC's optimizer, if it numbers them (e.g. vision.*). Repeatable.",
 )
-@click.option(
-    "--order",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File with one parameter name per line, in model.named_parameters() order; needed if "
-    "SRC's optimizer numbers its parameters and the weight order differs (safetensors).",
-)
+@order_options
 @click.option("--overwrite", is_flag=True, help="Replace DST once the new one is complete.")
 @click.option("--no-verify", is_flag=True, help="Do not read the result back.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
@@ -99,8 +94,8 @@ def command(*, as_json: bool, **arguments: Any) -> int:
     executed. DST appears under its name only after every tensor was read back and matches SRC bit
     for bit; SRC is never modified. Repeating an interrupted command resumes it.
 
-    Exit status: 0 DST was written, 1 without SRC's optimizer state (use --order, --frozen or
-    --no-optimizer), 2 SRC cannot be converted as requested, 3 DST cannot be written.
+    Exit status: 0 DST was written, 1 without SRC's optimizer state (use --model, --order,
+    --frozen or --no-optimizer), 2 SRC cannot be converted as requested, 3 DST cannot be written.
     """
     from holdfast.ckpt.convert.pipeline import convert_checkpoint
     from holdfast.cli.progress import Advance
@@ -128,7 +123,7 @@ def _build_request(arguments: dict[str, Any]) -> ConversionRequest:
         shard_bytes=_parse_size(arguments["shard_size"]),
         tag=arguments["tag"],
         optimizer=not arguments["no_optimizer"],
-        form=arguments["form"],
+        form=arguments["form"] or targets.default_form(arguments["to"]),
         optimizer_key=arguments["optimizer_key"],
     )
     return ConversionRequest(
@@ -140,7 +135,7 @@ def _build_request(arguments: dict[str, Any]) -> ConversionRequest:
             name_map for text in arguments["maps"] for name_map in names.parse_name_maps(text)
         ),
         frozen=arguments["frozen"],
-        order=names.read_parameter_order(arguments["order"]) if arguments["order"] else (),
+        order=read_order(arguments["order"], arguments["model"]),
         keep_wrappers=arguments["keep_wrappers"],
         overwrite=arguments["overwrite"],
         verify=not arguments["no_verify"],

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.ckpt.parameter_order import order_options, read_order
+
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
@@ -22,15 +24,16 @@ import click
     multiple=True,
     help="Parameters missing from the optimizer (e.g. vision.*), if it numbers them. Repeatable.",
 )
-@click.option(
-    "--order",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File with one parameter name per line, in model.named_parameters() order.",
-)
+@order_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 def command(
-    *, path: Path, every: bool, frozen: tuple[str, ...], order: Path | None, as_json: bool
+    *,
+    path: Path,
+    every: bool,
+    frozen: tuple[str, ...],
+    order: Path | None,
+    model: str,
+    as_json: bool,
 ) -> int:
     """Show the format, tensors, shards, step and optimizer of checkpoint PATH, and what is missing.
 
@@ -40,7 +43,6 @@ def command(
     Exit status: 0 complete, 1 something is missing or truncated, 2 PATH cannot be read.
     """
     from holdfast.ckpt import inspection
-    from holdfast.ckpt.convert import names
     from holdfast.ckpt.formats import registry
     from holdfast.ckpt.render.inspection import render_inspection
     from holdfast.ckpt.rules import completeness
@@ -50,9 +52,7 @@ def command(
     from holdfast.report import json
 
     with ElapsedProgress(sys.stderr, f"reading {path.name}"):
-        contents = registry.read_checkpoint(
-            path, frozen, names.read_parameter_order(order) if order else ()
-        )
+        contents = registry.read_checkpoint(path, frozen, read_order(order, model))
     findings = tuple(
         completeness.judge_completeness(
             CheckpointSurvey(contents=contents, tensors=len(contents.tensors))

@@ -22,8 +22,10 @@ def command(*, path: Path, overwrite: bool, as_json: bool) -> int:
     Exit status: 0 sealed, 2 PATH is not a complete checkpoint, or has a manifest.
     """
     from holdfast.ckpt.seal import seal_checkpoint
+    from holdfast.cli.progress import ElapsedProgress
 
-    sealed = seal_checkpoint(path, overwrite=overwrite)
+    with ElapsedProgress(sys.stderr, f"hashing {path.name}"):
+        sealed = seal_checkpoint(path, overwrite=overwrite)
     if as_json:
         from holdfast.report.json import envelope, write_json
 

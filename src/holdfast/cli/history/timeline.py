@@ -17,15 +17,15 @@ def command(*, run: Path | None, as_json: bool) -> None:
     Lists every start of the workers, every failure with cause and evidence, the progress made, and
     the actions taken. Without RUN: the newest run in the folder used by `holdfast run`.
     """
-    from holdfast.core import settings
-    from holdfast.launcher import history, ledger
+    from holdfast.core import ledger, settings
+    from holdfast.report import run_timeline
     from holdfast.report.json import envelope, write_json
 
     if run is None:
         run = Path(str(settings.read_setting("HOLDFAST_RUN_DIR").value)).expanduser()
-    folder = history.find_newest_run(run)
+    folder = run_timeline.find_newest_run(run)
     records = ledger.read_ledger(folder)
     if as_json:
         write_json(sys.stdout, envelope("history", (), None, run=str(folder), records=records))
     else:
-        history.print_timeline(history.describe_records(records), sys.stdout)
+        run_timeline.print_timeline(run_timeline.describe_records(records), sys.stdout)

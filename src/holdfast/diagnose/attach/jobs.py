@@ -361,7 +361,7 @@ def _describe_search(search: JobSearch) -> str:
     parts = [f"--pid {pid}" for pid in search.pids]
     parts += [f"--name {search.name}"] if search.name else []
     parts += [f"--port {search.port}"] if search.port is not None else []
-    return " ".join(parts) or "this host"
+    return " ".join(parts) or "a search of this host"
 
 
 def _explain_no_job(table: ProcessTable) -> str:

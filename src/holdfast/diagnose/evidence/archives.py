@@ -142,8 +142,10 @@ def _identify(
     errors: list[str] = []
 
     def open_safely() -> BinaryIO:
-        report = partial(_append_once, errors)
-        stream = buffered(FaultTolerantStream(opener(), report, location.budget), location.size)
+        raw = FaultTolerantStream(opener(), partial(_append_once, errors), location.budget)
+        if path and kind is EvidenceKind.LOG:
+            return cast(BinaryIO, raw)  # read in large parts
+        stream = buffered(raw, location.size)
         return stream if encoding in (None, "utf-8") else buffered(Utf8Stream(stream, encoding))
 
     path = location.path if encoding == "utf-8" else ""

@@ -117,8 +117,10 @@ def _is_tar(head: bytes) -> bool:
     if head[_TAR_MAGIC_OFFSET : _TAR_MAGIC_OFFSET + 5] == b"ustar":
         return True
     checksum = re.fullmatch(rb" *([0-7]{1,6})[ \0]{1,2}", head[148:156])
+    if checksum is None:
+        return False
     actual = sum(head[:148]) + 8 * 0x20 + sum(head[156:_TAR_BLOCK_BYTES])
-    return checksum is not None and int(checksum[1], 8) == actual
+    return int(checksum[1], 8) == actual
 
 
 def unsupported_format(head: bytes) -> str:

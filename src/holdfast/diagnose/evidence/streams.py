@@ -86,6 +86,10 @@ class _ReadOnlyStream(io.RawIOBase):
         """Return True."""
         return True
 
+    def read(self, size: int = -1) -> bytes:
+        """Return up to ``size`` bytes, or all; without a copy, unlike that of RawIOBase."""
+        return self.readall() if size < 0 else self._next_bytes(size)
+
     def readinto(self, buffer: object) -> int:
         """Read into ``buffer``; return the number of bytes, 0 at the end."""
         view = memoryview(cast(bytearray, buffer)).cast("B")

@@ -107,7 +107,8 @@ class LogIndex:
     @property
     def world_size(self) -> int | None:
         """The largest number of ranks that NCCL or a launcher states; groups state smaller ones."""
-        sizes = [int(size) for signal in self.all("world-size") for size in signal.fields.values()]
+        found = (signal.fields for signal in self.all("world-size"))
+        sizes = [int(each[key]) for each in found for key in ("world", "members") if key in each]
         return max([self.facts.world_size or 0, *sizes]) or None
 
     @property

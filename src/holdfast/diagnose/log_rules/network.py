@@ -46,6 +46,8 @@ _REFUSED = re.compile(r"refused|Software caused connection abort")
 #: A port reports a fault of its host; failed operations follow on every host that talks to it.
 _PORT_SIGNALS = ("ib-event", "adapter-port", "adapter-link-down")
 _COMPLETION_SIGNALS = frozenset({"ib-completion", "ofi-completion", "ib-verb"})
+#: EFA: the peer answered before, and does so no more.
+_WAS_RESPONSIVE = re.compile(r"\((?:connection previously established|was previously responsive)\)")
 #: Without faults of ports or operations, a connection to one port fails because of a firewall or
 #: the choice of the interface, not because of the fabric.
 _CONNECT_SIGNALS = frozenset({"no-route", "no-network", "connect-timed-out", "connect-refused"})
@@ -184,6 +186,9 @@ def find_peer_faults(index: LogIndex) -> Iterable[CauseCandidate]:
 def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCandidate:
     """Return the candidate with the cause and confidence that the other lines leave it."""
     has_port_fault = index.has_any(*_PORT_SIGNALS)
+    if any(_WAS_RESPONSIVE.search(line.text) for line in found.lines):
+        message = f"{found.message}: the peer, which answered before, does so no more"
+        return replace(found, cause=PEER_LOST.name, tier=Tier.LOST, message=message)
     if name in _COMPLETION_SIGNALS and has_port_fault:
         # The host with the port's events is to blame, not the one that complains.
         return replace(found, confidence=min(found.confidence, _OF_FOLLOWERS))

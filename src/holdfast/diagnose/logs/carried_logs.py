@@ -23,7 +23,7 @@ from holdfast.diagnose.transports.recognition import decode, recognize
 
 #: A transport is recognized in this much of a log's beginning.
 FIRST_BYTES = 1 << 16
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 19
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[@-_])")
 #: Origins of this many lines before the last requested one are kept.
 _KEPT_ORIGINS, _MAX_ORIGINS = 1 << 10, 1 << 15
@@ -35,6 +35,7 @@ class LogTransport:
     def __init__(self) -> None:
         self._decoders: Sequence[TransportDecoder] = ()
         self._first = b""
+        self._may_be_recognized = True
         self.lines = 0
 
     def open(self, stream: ReadableStream) -> CarriedLog:
@@ -48,7 +49,7 @@ class LogTransport:
 
     def decode(self, block: bytes, *, flush: bool) -> Iterator[CarriedLine] | None:
         """Yield the lines in ``block``; None if they are those of the file."""
-        if block and not self._decoders and len(self._first) < FIRST_BYTES:
+        if block and self._may_be_recognized:
             self._recognize(block)
         decoders = self._decoders
         if ESCAPED_TRACEBACK in block:
@@ -58,10 +59,11 @@ class LogTransport:
         return decode(decoders, numbered_lines(block, self.lines), flush=flush)
 
     def _recognize(self, block: bytes) -> None:
-        self._first += block[: FIRST_BYTES - len(self._first)]
-        self._decoders = recognize(self._first)
-        if self._decoders:
-            self._first = b""
+        first = self._first + block[: FIRST_BYTES - len(self._first)]
+        is_cut = len(first) == FIRST_BYTES
+        self._decoders = recognize(first[: first.rfind(b"\n") + 1] or first if is_cut else first)
+        self._may_be_recognized = not (is_cut or self._decoders)
+        self._first = first if self._may_be_recognized else b""
 
 
 class CarriedLog:
@@ -99,24 +101,31 @@ class CarriedLog:
 
     def _next_block(self) -> bytes:
         """Return the lines that the next bytes of the file contain."""
-        chunk = self._stream.read(_CHUNK_BYTES) or b""
+        rest = self._rest
+        chunk = self._stream.read(max(_CHUNK_BYTES - len(rest), _CHUNK_BYTES // 2)) or b""
         self._at_end = not chunk
         self.bytes += len(chunk)
-        data = self._rest + chunk
-        end = len(data) if self._at_end or len(data) > MAX_HELD_BYTES else data.rfind(b"\n") + 1
-        block, self._rest = data[:end], data[end:]
-        return self._decode(block) if block or self._at_end else b""
+        is_held = len(rest) + len(chunk) <= MAX_HELD_BYTES
+        end = chunk.rfind(b"\n") + 1 if is_held else len(chunk)
+        if not end and chunk:
+            self._rest = rest + chunk
+            return b""
+        self._rest = chunk[end:]
+        return self._decode(b"".join((rest, memoryview(chunk)[:end])) if rest else chunk[:end])
 
     def _decode(self, block: bytes) -> bytes:
         text = _ESCAPES.sub(b"", block) if b"\x1b" in block else block
         lines = self._transport.decode(text, flush=self._at_end)
         if lines is None:
             self._add_origin(self._transport.lines + 1)
-            result, read = text, text.count(b"\n")
+            result = text
         else:
             result = self._join(lines)
-            read = result.count(b"\n")
-        self._count(block)
+        read = result.count(b"\n")
+        count = read if result is block else block.count(b"\n")
+        count += self._at_end and bool(block) and not block.endswith(b"\n")
+        self.lines += count
+        self._transport.lines += count
         self._read_lines += read
         return result
 
@@ -135,8 +144,3 @@ class CarriedLog:
         if isinstance(last, CarriedLine) or last + self._read_lines + 1 - begin != number:
             self._begins.append(self._read_lines + 1)
             self._origins.append(number)
-
-    def _count(self, block: bytes) -> None:
-        count = block.count(b"\n") + (self._at_end and bool(block) and not block.endswith(b"\n"))
-        self.lines += count
-        self._transport.lines += count

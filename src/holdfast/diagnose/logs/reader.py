@@ -44,6 +44,9 @@ SPARSE_SIGNALS = frozenset(
     """.split()
 )
 
+#: Those of them whose search costs more than that of all other signals.
+FREQUENT_SIGNALS = frozenset({"progress", "pace", "input-total", "memory-reading"})
+
 _TRACEBACK_SIGNALS = frozenset({"notice", "traceback", "frame", "exception"})
 #: The last line of a traceback whose exception has an unusual name: it is not indented.
 _LAST_LINE = re.compile(
@@ -70,7 +73,7 @@ def read_logs(files: Iterable[EvidenceFile]) -> LogFacts:
 def create_scanner() -> Scanner:
     """Return a scanner for all signals."""
     patterns = [(row.name, row.find or row.expression, row.ignore_case) for row in ROWS]
-    return Scanner(patterns, sparse=SPARSE_SIGNALS, followed={"frame"})
+    return Scanner(patterns, sparse=SPARSE_SIGNALS, frequent=FREQUENT_SIGNALS, followed={"frame"})
 
 
 @dataclass
@@ -223,9 +226,12 @@ class LogReader:
         before = self._lines_of_log
         lines = self._sampler.watch(name, self._file_rank, log, continues=after_lines > 0)
         parsed: LogLine | None = None
+        is_counted = False
         for hit in scanner.scan(lines, following=self._following):
             parsed = self._parser.parse(hit.line, hit.number + before, log.origin(hit.number))
             self._add_hit(hit, parsed)
+            is_counted = bool(hit.rows)
+        self._sampler.count(name, scanner.line_feeds)
         self._following = scanner.following
         self._lines_of_log += scanner.lines
         self._lines += log.lines
@@ -234,8 +240,10 @@ class LogReader:
             number, raw = scanner.last
             if parsed is None or parsed.number != number + before:
                 parsed = self._parser.parse(raw, number + before, log.origin(number))
+                is_counted = False
             self._last = parsed
-            self._count_line(parsed)
+            if not is_counted:
+                self._count_line(parsed)
         return log.lines
 
     def _add_hit(self, hit: ScanHit, line: LogLine) -> None:
@@ -249,11 +257,10 @@ class LogReader:
         if hit.rows:
             self._count_line(line)
         for index in hit.rows:
-            row, owner = ROWS[index], line
-            fields = extract_fields(row, line.text)
-            if fields is None:  # the match is in a prefix or progress bar, maybe another rank's
-                fields = extract_fields(row, hit.line.decode("utf-8", errors="replace"))
-                owner = replace(line, rank=None)
+            row = ROWS[index]
+            if row.name == "progress" and self._last_step == (line.source, line.number):
+                continue  # one line, one step
+            owner, fields = _extract_fields(row, line, hit.line)
             if fields is None:
                 continue
             if process is not None:
@@ -289,10 +296,7 @@ class LogReader:
 
     def _add_signal(self, row: ScanRow, line: LogLine, fields: Fields, process: str) -> None:
         if row.name == "progress":
-            step = line.source, line.number
-            if step == self._last_step:
-                return  # one line, one step
-            self._last_step = step
+            self._last_step = line.source, line.number
         if row.name in _TRACEBACK_SIGNALS:
             self._tracebacks.add_signal(row.name, line, fields)
             return
@@ -344,6 +348,15 @@ class LogReader:
             lines=self._lines,
             bytes=self._bytes,
         )
+
+
+def _extract_fields(row: ScanRow, line: LogLine, raw: bytes) -> tuple[LogLine, Fields | None]:
+    """Return the fields of ``row``, and the line without its rank if they are another rank's."""
+    fields = extract_fields(row, line.text)
+    if fields is not None:
+        return line, fields
+    # The match is in a prefix or progress bar.
+    return replace(line, rank=None), extract_fields(row, raw.decode("utf-8", errors="replace"))
 
 
 def _process_fields(name: str, process: re.Match[bytes]) -> Fields:

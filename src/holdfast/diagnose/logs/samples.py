@@ -31,6 +31,11 @@ class LogSampler:
         sample = self._samples.get(name)
         return stream if sample is None else _SampledStream(stream, sample)
 
+    def count(self, name: str, line_feeds: int) -> None:
+        """Add the number of line feeds in what was read of the stream."""
+        if name in self._samples:
+            self._samples[name].line_feeds += line_feeds
+
     def all(self) -> tuple[LogSample, ...]:
         """Return the samples so far."""
         return tuple(each.copy(name) for name, each in self._samples.items())
@@ -40,18 +45,17 @@ class _GrowingSample:
     def __init__(self, rank: int | None) -> None:
         self._rank = rank
         self._head = self._tail = b""
-        self._size = self._newlines = 0
+        self._size = self.line_feeds = 0
 
     def add(self, data: bytes) -> None:
         self._head += data[: HEAD_BYTES - len(self._head)]
         self._tail = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else self._tail + data
         self._tail = self._tail[-TAIL_BYTES:]
         self._size += len(data)
-        self._newlines += data.count(b"\n")
 
     def copy(self, name: str) -> LogSample:
         head = self._head[: max(self._size - TAIL_BYTES, 0)]
-        before = self._newlines - self._tail.count(b"\n")
+        before = max(self.line_feeds - self._tail.count(b"\n"), 0)  # less after a failed read
         return LogSample(name, self._rank, head, self._tail, before, self._size > TAIL_BYTES)
 
 

@@ -59,7 +59,8 @@ class Scanner:
 
     ``sparse`` names rows that match nearly every line of a healthy log, such as step numbers. All
     their matches are reported in the first FIRST_BYTES and the last LAST_BYTES of a stream, rounded
-    up to whole lines, and between them only the first in each block of at most CHUNK_BYTES.
+    up to whole lines, and between them only the first in each block of at most CHUNK_BYTES; those
+    of ``frequent`` ones, which match nearly every line, only if it is near the block's beginning.
 
     ``followed`` names rows after which the next ``MAX_FOLLOWING`` lines are hits too, even without
     rows.
@@ -70,19 +71,21 @@ class Scanner:
         patterns: Sequence[SearchPattern],
         *,
         sparse: Collection[str] = (),
+        frequent: Collection[str] = (),
         followed: Collection[str] = (),
     ) -> None:
         self._sparse = frozenset(row for row, (name, *_) in enumerate(patterns) if name in sparse)
         self._followed = frozenset(
             row for row, (name, *_) in enumerate(patterns) if name in followed
         )
+        often = frozenset(row for row in self._sparse if patterns[row][0] in frequent)
         self.following = 0
         self._sparse_hits = 0
         self._all = _PatternTable(patterns, self._sparse)
-        self._sparse_once = _PatternTable(patterns, self._sparse, once=True)
+        self._sparse_once = _PatternTable(patterns, self._sparse, often, once=True)
         self._sparse_last = _PatternTable(patterns, self._sparse, last=True)
         self._searched_bytes = 0
-        self.lines = self.bytes = 0
+        self.lines = self.bytes = self.line_feeds = 0
         self.last: tuple[int, bytes] | None = None
 
     def scan(self, stream: ReadableStream, *, following: int = 0) -> Iterator[ScanHit]:
@@ -90,24 +93,24 @@ class Scanner:
 
         ``following`` is the number of first lines that are hits because of lines scanned before;
         the attribute ``following`` is that number for the lines after this stream. ``lines``,
-        ``bytes`` and ``last`` (number and bytes of the last line, or piece, that is not blank)
-        describe this stream once it is exhausted.
+        ``line_feeds``, ``bytes`` and ``last`` (number and bytes of the last line, or piece, that is
+        not blank) describe this stream once it is exhausted.
         """
-        self.lines = self.bytes = 0
+        self.lines = self.bytes = self.line_feeds = 0
         self.last, self.following = None, following
-        newlines, final, block = 0, (0, b""), b"\n"
+        final, block = (0, b""), b"\n"
         for block, table in self._plan(_blocks(stream)):
-            yield from self._search(table, block, newlines)
+            before = self.line_feeds
+            yield from self._search(table, block)
             if not block.isspace():
-                final = (newlines, block)
-            newlines += block.count(b"\n")
+                final = (before, block)
             self.bytes += len(block)
-        self.lines = newlines + (not block.endswith(b"\n"))
+        self.lines = self.line_feeds + (not block.endswith(b"\n"))
         self.last = _last_line(*final)
 
-    def _search(self, table: _PatternTable, block: bytes, newlines: int) -> Iterator[ScanHit]:
+    def _search(self, table: _PatternTable, block: bytes) -> Iterator[ScanHit]:
         self._searched_bytes += len(block)
-        at = 0
+        newlines, at = self.line_feeds, 0
         search = table.fast_search if self._searched_bytes > SMALL_BYTES else table.slow_search
         for begin, end, found in search(block):
             if self.following:
@@ -121,6 +124,7 @@ class Scanner:
             newlines += block.count(b"\n", begin, end)
             at = end
         yield from self._followers(block, at, len(block), newlines)
+        self.line_feeds = newlines + block.count(b"\n", at)
 
     def _followers(self, block: bytes, begin: int, end: int, newlines: int) -> Iterator[ScanHit]:
         """Yield the lines without rows in [begin, end) that follow a followed row."""
@@ -177,25 +181,32 @@ class Scanner:
 class _PatternTable:
     """Patterns, and the sparse ones.
 
-    ``once``: only the first match in a block counts of these; ``last``: only those on the last line
-    and on lines with others.
+    ``once``: only the first match in a block counts of these, of ``frequent`` ones only if it is
+    near the block's beginning; ``last``: only those on the last line and on lines with others.
     """
 
     patterns: Sequence[SearchPattern]
     sparse: frozenset[int]
+    frequent: frozenset[int] = frozenset()
     once: bool = False
     last: bool = False
 
     @cached_property
     def slow_search(self) -> BlockSearch:
         """The search that compiles quickly."""
-        return compile_with_re(self.patterns, self._once, accompanying=self._accompanying)
+        return compile_with_re(
+            self.patterns, self._once, accompanying=self._accompanying, frequent=self.frequent
+        )
 
     @cached_property
     def fast_search(self) -> BlockSearch:
         """The fastest search available."""
         search = compile_with_hyperscan(
-            self.patterns, self._once, self.sparse, accompanying=self._accompanying
+            self.patterns,
+            self._once,
+            self.sparse,
+            accompanying=self._accompanying,
+            frequent=self.frequent,
         )
         return search or self.slow_search
 
@@ -257,9 +268,9 @@ def _cut_line(data: bytes, begin: int) -> int:
 
 
 def _read_chunk(stream: ReadableStream) -> bytes:
-    """Return CHUNK_BYTES, fewer only at the end: pipes and archives return short reads."""
+    """Return up to CHUNK_BYTES, less than half only at the end: pipes return short reads."""
     parts, size = [], 0
-    while size < CHUNK_BYTES and (part := stream.read(CHUNK_BYTES - size)):
+    while size < (CHUNK_BYTES + 1) // 2 and (part := stream.read(CHUNK_BYTES - size)):
         parts.append(part)
         size += len(part)
     return b"".join(parts)

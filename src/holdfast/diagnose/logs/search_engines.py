@@ -10,9 +10,11 @@ matches the empty string, the whole table is searched with ``re``. Patterns must
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +24,8 @@ SearchPattern = tuple[str, str, bool]
 LineMatch = tuple[int, int, tuple[int, ...]]
 #: Searches a block of whole lines.
 BlockSearch = Callable[[bytes], Iterator[LineMatch]]
+#: Frequent rows are searched on the lines that begin in this much of a block.
+FREQUENT_BYTES = 1 << 16
 
 #: A group's name, which Hyperscan does not support.
 _GROUP_NAME = re.compile(r"(?<!\\)\(\?P<\w+>")
@@ -32,25 +36,30 @@ def compile_with_re(
     once: Collection[int] = (),
     *,
     accompanying: Collection[int] = (),
+    frequent: Collection[int] = (),
 ) -> BlockSearch:
     """Return the reference search: line by line, about 1 MB/s for 200 patterns.
 
-    Of the rows in ``once``, only the first match in a block counts; those in ``accompanying`` count
-    on lines with other rows, and on the last line.
+    Of the rows in ``once``, only the first match in a block counts, of those in ``frequent`` only
+    matches in its first FREQUENT_BYTES; those in ``accompanying`` count on lines with other rows,
+    and on the last line.
     """
     compiled = dict(enumerate(_compile_all(tuple(patterns))))
     alone = frozenset(accompanying)
 
     def search(block: bytes) -> Iterator[LineMatch]:
         begin, left = 0, dict(compiled)
+        first_end = _end_of_first(block)
         while begin < len(block):
+            if begin == first_end:
+                left = {row: one for row, one in left.items() if row not in frequent}
             end = block.find(b"\n", begin) + 1 or len(block)
             line = block[begin:end]
             rows = tuple(row for row, pattern in left.items() if pattern.search(line))
             if rows and (end == len(block) or not alone.issuperset(rows)):
                 yield begin, end, rows
             for row in once and set(once).intersection(rows):
-                del left[row]
+                left.pop(row, None)
             begin = end
 
     return search
@@ -62,16 +71,18 @@ def compile_with_hyperscan(
     separate: Collection[int] = (),
     *,
     accompanying: Collection[int] = (),
+    frequent: Collection[int] = (),
 ) -> BlockSearch | None:
     """Return a search for all patterns at once; None if Hyperscan is missing or rejects one.
 
     Of the rows in ``once``, Hyperscan reports only the first match in a block. If that spans a line
     feed, the row has none in this block. The rows in ``separate`` get a database of their own, so
-    that tables that differ in their options only share the large one. The rows in ``accompanying``,
-    all or none of these, count as in ``compile_with_re``.
+    that tables that differ in their options only share the large one; so do those in ``frequent``,
+    which are some of them. The rows in ``accompanying``, all or none of ``separate``, count as in
+    ``compile_with_re``.
     """
-    rows = range(len(patterns))
-    groups = [[row for row in rows if (row in separate) is apart] for apart in (False, True)]
+    kinds = [(row in separate) + (row in frequent) for row in range(len(patterns))]
+    groups = [[row for row, kind in enumerate(kinds) if kind == one] for one in range(3)]
     databases = [
         _compile_database(
             tuple((row, patterns[row]) for row in group), frozenset(once).intersection(group)
@@ -85,15 +96,20 @@ def compile_with_hyperscan(
     scans = [(database, scratch_of(database)) for database in databases]
     compiled = _compile_all(tuple(patterns))
     of_last_line = scans.pop() if accompanying else None
+    of_first = scans.pop() if frequent else None
 
     def search(block: bytes) -> Iterator[LineMatch]:
-        candidates = _CandidateLines(block, len(compiled))
+        candidates = _CandidateLines(block)
         for database, scratch in scans:
             database.scan(block, match_event_handler=candidates.add, scratch=scratch)
+        if of_first is not None:
+            database, scratch = of_first
+            first = block[: _end_of_first(block)]
+            database.scan(first, match_event_handler=candidates.add, scratch=scratch)
         if of_last_line is not None:
             database, scratch = of_last_line
             begin = block.rfind(b"\n", 0, -1) + 1
-            last = _CandidateLines(block, len(compiled), begin)
+            last = _CandidateLines(block, begin)
             database.scan(block[begin:], match_event_handler=last.add, scratch=scratch)
             candidates.merge(last)
         for begin in sorted(candidates.rows):
@@ -111,25 +127,32 @@ def compile_with_hyperscan(
     return search
 
 
+def _end_of_first(block: bytes) -> int:
+    """Return where the lines end that begin in the first FREQUENT_BYTES."""
+    return block.find(b"\n", FREQUENT_BYTES - 1) + 1 or len(block)
+
+
 class _CandidateLines:
     """Lines with the rows that may match them; ``add`` is Hyperscan's callback.
 
     Hyperscan searched the block from ``offset`` on.
     """
 
-    def __init__(self, block: bytes, rows: int, offset: int = 0) -> None:
+    def __init__(self, block: bytes, offset: int = 0) -> None:
         self._block, self._offset = block, offset
-        self._begin, self._end = [0] * rows, [0] * rows
+        self._last: dict[int, tuple[int, int]] = {}
         self.rows: dict[int, set[int]] = {}
         self.ends: dict[int, int] = {}
 
     def add(self, row: int, _begin: int, end: int, _flags: int, _context: object) -> None:
         """Add a match of ``row`` that ends at ``end``; ``a+`` has one for every letter."""
         end += self._offset
-        if self._begin[row] < end <= self._end[row]:
+        begin, line_end = self._last.get(row, (0, 0))
+        if begin < end <= line_end:
             return
-        begin = self._begin[row] = self._block.rfind(b"\n", 0, end - 1) + 1
-        self._end[row] = self.ends[begin] = self._block.find(b"\n", end - 1) + 1 or len(self._block)
+        begin = self._block.rfind(b"\n", 0, end - 1) + 1
+        self.ends[begin] = line_end = self._block.find(b"\n", end - 1) + 1 or len(self._block)
+        self._last[row] = begin, line_end
         self.rows.setdefault(begin, set()).add(row)
 
     def merge(self, other: _CandidateLines) -> None:
@@ -173,4 +196,11 @@ def _compile_database(
         )
     except hyperscan.HyperscanError:  # unsupported processor or pattern
         return None
+    _release_heap()
     return database
+
+
+def _release_heap() -> None:
+    """Return freed memory to the system: the compiler of a large table leaves 18 MiB (glibc)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

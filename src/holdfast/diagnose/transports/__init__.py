@@ -94,7 +94,7 @@ class FirstLines:
     def contents(self) -> list[bytes]:
         """The lines that are not blank, without line ends."""
         if self._decoded is None:
-            return [content for content in self.data.splitlines() if content.strip()]
+            return list(filter(bytes.strip, self.data.splitlines()))
         return [content for line in self._decoded if (content := line.content).strip()]
 
     @property

@@ -36,6 +36,8 @@ ESCAPED_TRACEBACK = b"Traceback (most recent call last):\\n"
 
 def recognize_glued_lines(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     """Claim a log of long lines, in each of which several lines begin."""
+    if max(map(len, first.contents), default=0) < _MIN_GLUED_BYTES:
+        return None
     long = [one for one in first.contents if len(one) >= _MIN_GLUED_BYTES]
     if 2 * sum(map(len, long)) < len(first.data):
         return None
@@ -44,7 +46,7 @@ def recognize_glued_lines(first: FirstLines) -> Callable[[], TransportDecoder] |
 
 def recognize_literal_line_feeds(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     r"""Claim a log of lines that have ``\n`` in place of line feeds."""
-    if b"\\n" not in first.data:
+    if b"\\" not in first.data or b"\\n" not in first.data:
         return None
     several = [one for one in first.contents if _has_literal_line_feeds(one)]
     return LiteralLineFeeds if 2 * sum(map(len, several)) >= len(first.data) else None

@@ -24,7 +24,7 @@ MAX_NESTED = 3
 
 def recognize_json_lines(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     """Claim a log with a line that is a record."""
-    if b'{"' not in first.data and b'{ "' not in first.data:
+    if b"{" not in first.data or not any(one in first.data for one in (b'{"', b'{ "')):
         return None
     return JsonRecords if any(parse_record(one) is not None for one in first.contents) else None
 

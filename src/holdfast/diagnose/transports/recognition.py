@@ -32,15 +32,22 @@ RECOGNIZERS: tuple[Recognizer, ...] = (
 def recognize(data: bytes) -> list[TransportDecoder]:
     """Return new decoders for a log that begins so; none for a log as it was written."""
     makers: dict[Recognizer, Callable[[], TransportDecoder]] = {}
-    first = FirstLines(data)
-    while True:
-        left = ((one, one(first)) for one in RECOGNIZERS if one not in makers)
-        recognizer, make = next((pair for pair in left if pair[1] is not None), (None, None))
-        if recognizer is None or make is None:
-            return [each() for each in makers.values()]
-        makers[recognizer] = make
-        lines = list(decode([make()], first.lines))
-        first = FirstLines(b"".join(line.text for line in lines), lines)
+    first: FirstLines | None = FirstLines(data)
+    while first is not None:
+        first = _claim(first, makers)
+    return [make() for make in makers.values()]
+
+
+def _claim(
+    first: FirstLines, makers: dict[Recognizer, Callable[[], TransportDecoder]]
+) -> FirstLines | None:
+    """Add the recognizer that claims these lines; return what is in them, None without one."""
+    for recognizer in RECOGNIZERS:
+        if recognizer not in makers and (make := recognizer(first)) is not None:
+            makers[recognizer] = make
+            lines = list(decode([make()], first.lines))
+            return FirstLines(b"".join(line.text for line in lines), lines)
+    return None
 
 
 def decode(

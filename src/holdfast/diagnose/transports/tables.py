@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -21,9 +20,7 @@ _COLUMNS = {
     "logstream": "host", "logstreamname": "host", "rank": "rank",
 }  # fmt: skip
 #: What a header contains that names a column of messages.
-_NAME_OF_MESSAGE = re.compile(
-    "|".join(re.escape(name) for name, key in _COLUMNS.items() if key == "message"), re.IGNORECASE
-)
+_NAMES_OF_MESSAGE = tuple(name for name, key in _COLUMNS.items() if key == "message")
 
 
 def recognize_table(first: FirstLines) -> Callable[[], TransportDecoder] | None:
@@ -31,7 +28,8 @@ def recognize_table(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     if len(first.contents) < 2:
         return None
     header = first.contents[0].removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
-    if not _NAME_OF_MESSAGE.search(header):
+    lowered = header.lower()
+    if not any(name in lowered for name in _NAMES_OF_MESSAGE):
         return None
     for delimiter in _DELIMITERS:
         if delimiter in header:

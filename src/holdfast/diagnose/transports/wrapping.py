@@ -51,7 +51,9 @@ def recognize_wrapping(first: FirstLines) -> Callable[[], TransportDecoder] | No
         broken = {line: after for line, after in broken.items() if _shape(after) not in starts}
         ends = sum(_length(after) < width - 1 for after in broken.values())
         is_table = ends <= _MIN_ENDS * len(broken)
-        if _is_broken_within_words(broken, needed) and not is_table:
+        # A log's first line may have this length by chance: nothing shows how its lines begin.
+        is_chance = list(broken) == contents[:1]
+        if _is_broken_within_words(broken, needed) and not is_table and not is_chance:
             return partial(WrappedLines, width, starts, between_words=False)
     return _recognize_editor(contents, lengths)
 

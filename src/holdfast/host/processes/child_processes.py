@@ -6,6 +6,8 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,21 +47,14 @@ def _descendants(pid: int, proc_root: Path) -> list[ProcessStat]:
 
 
 def _children_of_tasks(pid: int, proc_root: Path) -> list[int]:
-    """Return the children by the kernel's list of each thread."""
-    try:
-        threads = list((proc_root / str(pid) / "task").iterdir())
-    except OSError:
-        return []
-    lists = (proc.read_text(thread / "children") for thread in threads)
-    return sorted(
-        {
-            int(word)
-            for text in lists
-            if isinstance(text, str)
-            for word in text.split()
-            if word.isdigit()
-        }
-    )
+    """Return the children by the kernel's list of each thread; a rank has dozens of threads."""
+    found: set[int] = set()
+    folder = f"{proc_root}/{pid}/task"
+    with suppress(OSError):
+        for thread in os.listdir(folder):  # noqa: PTH208 - three times as fast
+            with suppress(OSError, ValueError), FileIO(f"{folder}/{thread}/children") as file:
+                found.update(map(int, file.read().split()))
+    return sorted(found)
 
 
 def _children_by_parent(proc_root: Path) -> Callable[[int, Path], list[int]]:
@@ -130,6 +125,11 @@ class ChildrenWatch:
         self._proc_root = proc_root
         self._current: dict[int, ChildProcess] = {}
         self._gone: dict[int, tuple[float, ChildProcess]] = {}
+
+    @property
+    def living(self) -> list[int]:
+        """The children that lived when they were last listed."""
+        return [child.pid for child in self._current.values() if child.alive]
 
     def sample(self, since: float = 0.0) -> tuple[ChildProcess, ...]:
         """Return the current children, then those that disappeared at or after ``since`` (Unix s).

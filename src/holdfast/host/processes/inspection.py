@@ -40,8 +40,7 @@ class IoBytes(msgspec.Struct, frozen=True):
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
     """A sample of one process (``time``: Unix s; ``clock_s``: monotonic, for differences).
 
-    ``cpu_s`` is the CPU time of all threads; ``call`` and ``kernel_function`` (wchan) are of the
-    main thread.
+    ``cpu_s`` is the CPU time of all threads; ``call`` is of the main thread.
     """
 
     pid: int
@@ -54,7 +53,6 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     moved: IoBytes | Unknown = Unknown("not inspected")
     call: SystemCall | Unknown = Unknown("not inspected")
-    kernel_function: str = ""
 
     @property
     def blocked_on(self) -> str | None:
@@ -92,7 +90,6 @@ def sample_process(
     if isinstance(stat, Unknown):
         return stat
     alive = stat.life != ProcessState.DEAD
-    wchan = proc.read_text(proc_root / str(pid) / "wchan") if alive else ""
     return ProcessSample(
         pid=pid,
         life=stat.life,
@@ -106,7 +103,6 @@ def sample_process(
         call=system_calls.current_system_call(pid, proc_root)
         if alive
         else Unknown("the process has ended"),
-        kernel_function="" if isinstance(wchan, Unknown) or wchan == "0" else wchan.strip(),
     )
 
 

@@ -25,7 +25,6 @@ from torch.distributed.elastic.multiprocessing import LogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousHandler
 
-from holdfast.core import settings
 from holdfast.core.errors import HostUnfit
 from holdfast.core.text import pluralize
 from holdfast.launcher.elastic import generation, membership, termination, worker_replacement
@@ -186,7 +185,6 @@ class Agent(LocalElasticAgent):
             node=node,
             nodes=nodes,
             world_size=group.workers[0].world_size,
-            restarts_left=self._remaining_restarts,
             workers=tuple(
                 Worker(each.global_rank, each.local_rank, pids[each.local_rank])
                 for each in group.workers
@@ -422,7 +420,7 @@ class Agent(LocalElasticAgent):
         order = self._order
         grace_s = float(getattr(self, "_shutdown_timeout", 30))
         if how is GenerationEnd.INTERRUPTED:
-            grace_s = max(grace_s, settings.read_seconds("HOLDFAST_GRACE_S"))
+            grace_s = termination.interrupt_grace_s(grace_s)
             self._hooks.notify(
                 f"{number.name}: the workers have {grace_s:g} s to exit; "
                 "a second signal kills them at once"

@@ -41,6 +41,8 @@ _EMPTY = "-"
 #: Counts the posts on all topics except "summary": only after one, nodes read these topics: of
 #: 2,048 nodes, they are thousands of keys.
 _CHANGES, _NO_CHANGES = "holdfast/changes", "0"
+#: A question of the leader to the node that it concerns, and that node's answer.
+_QUESTION, _ANSWER = "holdfast/question", "holdfast/answer"
 #: With ``--master-port P``, restarts use the ports P + 1 to P + RESTART_PORTS in turn.
 RESTART_PORTS = 4
 _PORTS = 1 << 16
@@ -102,7 +104,6 @@ class Generation:
     node: int
     nodes: int
     world_size: int
-    restarts_left: int
     workers: tuple[Worker, ...]
     board: StatusBoard
     address: str = ""
@@ -219,6 +220,26 @@ class StatusBoard:
         texts = {node: self._texts.get(_key(topic, node), _EMPTY) for node in others}
         return {node: text for node, text in texts.items() if text != _EMPTY}
 
+    def ask(self, text: str) -> None:
+        """Replace the leader's question, which all nodes read."""
+        self._send(_QUESTION, text)
+
+    def answer(self, text: str) -> None:
+        """Replace the answer, which the leader reads."""
+        self._send(_ANSWER, text)
+
+    @property
+    def conversation(self) -> tuple[str, str]:
+        """The newest question and, on the leader, the newest answer; empty without."""
+        newest = (self._texts.get(key, _EMPTY) for key in (_QUESTION, _ANSWER))
+        question, answer = ("" if text == _EMPTY else text for text in newest)
+        return question, answer
+
+    def _send(self, key: str, text: str) -> None:
+        with self._lock:
+            self._unsent[key] = text
+        self._wake.set()
+
     def propose(self, order: Order) -> None:
         """Propose an order; the first proposal of any node applies to all nodes."""
         if self._store is None or self.lost:
@@ -268,11 +289,12 @@ class StatusBoard:
             unsent, self._unsent = self._unsent, {}
         for key, text in unsent.items():
             store.set(key, text)
-        if any(key != _key("summary", self._node) for key in unsent):
+        if unsent.keys() - {_key("summary", self._node), _QUESTION, _ANSWER}:
             store.add(_CHANGES, 1)
         if self._proposed is not None and self._order is None:
             store.compare_set("order", _EMPTY, msgspec.json.encode(self._proposed).decode())
-        texts = self._texts | _read(store, ["order", _CHANGES])
+        always = ("order", _CHANGES, _QUESTION, *((_ANSWER,) if self._node == 0 else ()))
+        texts = self._texts | _read(store, always)
         if texts[_CHANGES] != self._changes:
             self._changes = texts[_CHANGES]
             texts |= _read(store, keys)
@@ -375,9 +397,7 @@ def join_generation(
     arrivals = [arrival, *(msgspec.json.decode(text, type=NodeArrival) for text in others)]
     agreed = max(arrivals, key=lambda each: (each.restarts, len(each.state)))
     store, address = endpoint.open(), endpoint.address
-    for key in ("order", *(_key(topic, each) for topic in TOPICS for each in range(nodes))):
-        store.set(key, _EMPTY)  # multi_get waits for missing keys
-    store.set(_CHANGES, _NO_CHANGES)
+    clear_board(store, nodes)
     announcement = _Announcement(
         address, store.port, arrival.workers, agreed.restarts, agreed.state
     )
@@ -385,6 +405,14 @@ def join_generation(
     return JoinedGeneration(
         store, address, store.port, arrival.workers, agreed.restarts, agreed.state
     )
+
+
+def clear_board(store: Store, nodes: int) -> None:
+    """Write empty texts for all nodes of a new generation: reading waits for missing keys."""
+    topics = (_key(topic, node) for topic in TOPICS for node in range(nodes))
+    for key in ("order", _QUESTION, _ANSWER, *topics):
+        store.set(key, _EMPTY)
+    store.set(_CHANGES, _NO_CHANGES)
 
 
 def _tcp_store(address: str, port: int, *, serve: bool) -> TCPStore:

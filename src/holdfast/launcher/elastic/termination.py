@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.core import settings
 from holdfast.watcher import shared_memory_cleanup
 
 #: Wait for processes after SIGKILL; only uninterruptible I/O takes longer.
@@ -47,6 +48,12 @@ class ProcessEntry:
     parent: int
     session: int
     start: int
+
+
+def interrupt_grace_s(torch_s: float) -> float:
+    """Return the seconds that workers get after a signal: the user's, else torch's."""
+    reading = settings.read_setting("HOLDFAST_GRACE_S")
+    return torch_s if reading.origin == "default" else float(str(reading.value))
 
 
 def adopt_orphans() -> None:

@@ -1,17 +1,13 @@
 """The recovery policy. Pure: no clock, files or processes; failures in, a decision out.
 
-``decisions`` holds the data, ``treatments`` the kind of each fault, ``attempts`` what the ledger
+``decisions`` holds the options, ``treatments`` the kind of each fault, ``attempts`` what the ledger
 shows, ``remedies`` the adjustments of the next start; ``engine`` decides.
 """
 
 from holdfast.launcher.policy import remedies
 from holdfast.launcher.policy.decisions import (
     DO_NOT_REQUEUE,
-    JobFailure,
     OnHang,
-    PastFailure,
-    RecoveryAction,
-    RecoveryDecision,
     RecoveryOptions,
     build_failure,
 )
@@ -19,11 +15,7 @@ from holdfast.launcher.policy.engine import decide
 
 __all__ = [
     "DO_NOT_REQUEUE",
-    "JobFailure",
     "OnHang",
-    "PastFailure",
-    "RecoveryAction",
-    "RecoveryDecision",
     "RecoveryOptions",
     "build_failure",
     "decide",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.launcher.policy.decisions import DO_NOT_REQUEUE, JobFailure, PastFailure
+from holdfast.core.failures import JobFailure, PastFailure
+from holdfast.launcher.policy.decisions import DO_NOT_REQUEUE
 from holdfast.launcher.policy.treatments import Treatment, select_treatment
 
 #: Maximum distance of two failures at the same step: ranks are observed in the middle of a step.

@@ -12,18 +12,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core.adjustments import Adjustments
+from holdfast.core.failures import JobFailure, PastFailure, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import Level
 from holdfast.core.text import format_duration, pluralize
 from holdfast.launcher.policy import attempts, remedies
-from holdfast.launcher.policy.decisions import (
-    DO_NOT_REQUEUE,
-    JobFailure,
-    OnHang,
-    PastFailure,
-    RecoveryAction,
-    RecoveryDecision,
-    RecoveryOptions,
-)
+from holdfast.launcher.policy.decisions import DO_NOT_REQUEUE, OnHang, RecoveryOptions
 from holdfast.launcher.policy.treatments import TRIES, Treatment, select_treatment
 
 #: While remedies are left, restarts without progress may exceed ``max_idle`` by this factor.

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from holdfast.core.adjustments import NO_ADJUSTMENTS, Adjustments, StepWindow
+from holdfast.core.failures import JobFailure, PastFailure
 from holdfast.core.text import pluralize
 from holdfast.launcher.policy import attempts
-from holdfast.launcher.policy.decisions import JobFailure, PastFailure
 from holdfast.launcher.policy.treatments import Treatment, select_treatment
 
 MAX_MICRO_BATCHES = 64

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import cache
 
 from holdfast.causes import all_causes
+from holdfast.core.failures import JobFailure
 from holdfast.core.rank_table import StepProblem
 from holdfast.core.treatments import Treatment
-from holdfast.launcher.policy.decisions import JobFailure
 
 __all__ = ["TRIES", "Treatment", "select_treatment"]
 

@@ -32,7 +32,7 @@ class Divergence(msgspec.Struct, frozen=True):
     lead to it. ``barrier``: a barrier follows. ``detail``: the statement that leaves (``return``),
     or other text for the message. ``unproved``: the other ranks may
     enter the collective elsewhere (:data:`HAS_PARTNER`), or have created the group already
-    (:data:`MAY_EXIST`).
+    (:data:`MAY_EXIST`). ``by_name``: it rests on names, so that it is reported as a note.
     """
 
     kind: str
@@ -45,6 +45,7 @@ class Divergence(msgspec.Struct, frozen=True):
     detail: str = ""
     barrier: bool = False
     unproved: str = ""
+    by_name: bool = False
 
     @property
     def op_kind(self) -> str:

@@ -7,15 +7,15 @@ runs of the functions it called.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.effects import EffectPath
+from holdfast.lint.abstract_domain.effects import EffectPath, EffectSummary
 from holdfast.lint.abstract_state.frames import FunctionSummary
-from holdfast.lint.sources.modules import Function
+from holdfast.lint.sources.modules import Class, Function
 
 #: Pseudo-attribute: whether a class's instances are sharded.
 SHARDED = "<sharded>"
@@ -29,13 +29,17 @@ AttributeKey = tuple[object, str]
 class FunctionRun:
     """A function run in one context, its callees and divergences; module level has no function.
 
-    ``round`` is the last round in which it ran or its ``summary`` was used.
+    ``round`` is the last round in which it ran or its ``summary`` was used; ``key`` its context,
+    and ``again`` runs the function in that context. ``stale``: it read what has changed.
     """
 
     function: Function | None
     round: int
+    key: Hashable = None
+    again: Callable[[], object] | None = None
+    stale: bool = False
     summary: FunctionSummary | None = None
-    callees: set[FunctionRun] = field(default_factory=set)
+    callees: dict[FunctionRun, None] = field(default_factory=dict)
     divergences: dict[tuple[str, SourceLine], Divergence] = field(default_factory=dict)
     threads: list[tuple[SourceLine, EffectPath]] = field(default_factory=list)
 
@@ -47,20 +51,28 @@ class SummaryCache:
         self._runs: dict[Hashable, FunctionRun] = {}
         self._readers: dict[AttributeKey, set[FunctionRun]] = defaultdict(set)
         self._stale: set[FunctionRun] = set()
+        self._outdated: set[FunctionRun] = set()
+        self._affected: dict[Hashable, FunctionRun] = {}
+        self._old: dict[Hashable, FunctionRun] = {}
+        self._checking: set[Hashable] = set()
+        self._is_cyclic = False
         self._round = 0
         self.current = FunctionRun(None, 0)
 
     @property
     def is_stale(self) -> bool:
         """Return True if a run read something that changed later: another round is needed."""
-        return bool(self._stale)
+        return any(
+            run.function is None or self._runs.get(run.key) is run
+            for run in (*self._stale, *self._outdated)
+        )
 
     def lookup(self, key: Hashable) -> FunctionSummary | None:
         """Return the summary for a context; None if there is none."""
-        run = self._runs.get(key)
+        run = self._runs.get(key) or self._confirmed(key)
         if run is None:
             return None
-        self.current.callees.add(run)
+        self.current.callees[run] = None
         self._use(run)
         return run.summary
 
@@ -76,17 +88,25 @@ class SummaryCache:
                 pending.extend(run.callees)
 
     @contextmanager
-    def run(self, key: Hashable, function: Function) -> Iterator[FunctionRun]:
-        """Run a function in a context; set ``summary`` inside."""
-        caller, run = self.current, FunctionRun(function, self._round)
+    def run(
+        self, key: Hashable, function: Function, again: Callable[[], object] | None
+    ) -> Iterator[FunctionRun]:
+        """Run a function in a context; set ``summary`` inside.
+
+        It stays the same object if it is equal to that of the round before.
+        """
+        caller, run = self.current, FunctionRun(function, self._round, key, again)
         function.run_count += 1
         self.current = run
         try:
             yield run
         finally:
             self.current = caller
-        caller.callees.add(run)
+        caller.callees[run] = None
         self._runs[key] = run
+        old = self._affected.pop(key, None) or self._old.get(key)
+        if old is not None and _are_equal(old.summary, run.summary):
+            run.summary = old.summary
 
     def record_read(self, owner: object, name: str) -> None:
         """Record that the current run read an attribute or variable."""
@@ -95,30 +115,103 @@ class SummaryCache:
     def record_write(self, owner: object, name: str) -> None:
         """Record a change of an attribute or variable."""
         readers = self._readers.pop((owner, name), None)
-        if readers:
+        if readers and isinstance(owner, Class):
             self._stale |= readers
+        elif readers:
+            self._outdated |= readers
+
+    def _confirmed(self, key: Hashable) -> FunctionRun | None:
+        """Return the run of an earlier round if nothing that it read or called has changed."""
+        run = self._affected.pop(key, None)
+        if run is None:
+            return None
+        self._checking.add(key)
+        changed = run.stale or any(self._has_changed(run, called) for called in list(run.callees))
+        self._checking.discard(key)
+        if not self._checking:
+            self._is_cyclic = False
+        if changed:
+            self._old[key] = run
+            return None
+        self._runs[key] = run
+        return run
+
+    def _has_changed(self, run: FunctionRun, called: FunctionRun) -> bool:
+        """Return True if a callee has another result; it runs again if that is not known."""
+        if called.key in self._checking:
+            self._is_cyclic = True
+            return True
+        found = self._runs.get(called.key) or self._confirmed(called.key)
+        if found is None and called.again is not None and not self._is_cyclic:
+            caller, self.current = self.current, FunctionRun(None, self._round)
+            called.again()
+            self.current = caller
+            found = self._runs.get(called.key)
+        if found is None or found.summary is not called.summary:
+            return True
+        if found is not called:
+            del run.callees[called]
+            run.callees[found] = None
+        return False
 
     def start_round(self) -> None:
-        """Start the next round: drop runs that read a changed value, and their callers."""
+        """Start the next round: runs that read a changed value are done again, as are callers.
+
+        What was written to an attribute holds at any time, so that a caller runs again only if a
+        result changes. Other values depend on the order of the program.
+        """
         callers: dict[FunctionRun, list[FunctionRun]] = defaultdict(list)
         for run in self._runs.values():
             for called in run.callees:
                 callers[called].append(run)
-        pending = list(self._stale)
-        while pending:
-            for caller in callers.pop(pending.pop(), ()):
-                if caller not in self._stale:
-                    self._stale.add(caller)
-                    pending.append(caller)
-        self._runs = {key: run for key, run in self._runs.items() if run not in self._stale}
+        outdated = self._with_callers(self._outdated, callers)
+        affected = self._with_callers(self._stale, callers)
+        runs, self._runs = self._runs, {}
+        self._affected, self._old = {}, {}
+        for key, run in runs.items():
+            if run in outdated:
+                continue
+            (self._affected if run in affected else self._runs)[key] = run
+            run.stale = run in self._stale
+        dropped = outdated | self._stale
         for readers in self._readers.values():
-            readers.difference_update(self._stale)
-        self._stale = set()
+            readers.difference_update(dropped)
+        self._stale, self._outdated = set(), set()
         self._round += 1
         self.current = FunctionRun(None, self._round)
+
+    @staticmethod
+    def _with_callers(
+        runs: set[FunctionRun], callers: Mapping[FunctionRun, list[FunctionRun]]
+    ) -> set[FunctionRun]:
+        """Return runs with everything that called them."""
+        found, pending = set(runs), list(runs)
+        while pending:
+            for caller in callers.get(pending.pop(), ()):
+                if caller not in found:
+                    found.add(caller)
+                    pending.append(caller)
+        return found
 
     @property
     def current_runs(self) -> Iterator[FunctionRun]:
         """Yield the runs used in this round."""
         yield from (run for run in self._runs.values() if run.round == self._round)
         yield self.current
+
+
+def _are_equal(one: FunctionSummary | None, other: FunctionSummary | None) -> bool:
+    if one is None or other is None:
+        return False
+    return (
+        one.value == other.value
+        and one.mutated == other.mutated
+        and one.facts == other.facts
+        and one.entered == other.entered
+        and _have_equal_effects(one.effects, other.effects)
+    )
+
+
+def _have_equal_effects(one: EffectSummary, other: EffectSummary) -> bool:
+    """Return True for equal paths; those of callees are the same object if they are equal."""
+    return one.sequence == other.sequence and one.tags == other.tags and one.path == other.path

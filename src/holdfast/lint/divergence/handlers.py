@@ -34,6 +34,7 @@ _EXCEPTION_TEXT_TEST = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.a
 _LOCAL_FAULT_WORDS = re.compile(
     r"memory|cuda|nccl|timed? ?out|nan\b|inf\b|connection|disk|space", re.IGNORECASE
 )
+_MEMORY = re.compile(r"memory|(?:\b|_)oom", re.IGNORECASE)
 #: Exceptions that usually end all ranks at once.
 _RAISED_BY_ALL = frozenset({"KeyboardInterrupt", "SystemExit"})
 
@@ -135,7 +136,7 @@ def _memory_failures(body: Block, handler: _Handler) -> Iterator[Failure]:
 
 
 def _tests_for_memory(handled: Sequence[Effect]) -> bool:
-    return any(isinstance(effect, Branch) and "memory" in effect.text for effect in handled)
+    return any(isinstance(effect, Branch) and _MEMORY.search(effect.text) for effect in handled)
 
 
 def finally_divergences(block: Try) -> Iterator[Divergence]:

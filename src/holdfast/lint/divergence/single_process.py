@@ -29,6 +29,8 @@ _COMPARISONS: dict[tuple[type[ast.cmpop], int], bool] = {
     (ast.Gt, 1): True, (ast.NotEq, 1): True, (ast.GtE, 2): True,
     (ast.Eq, 1): False, (ast.LtE, 1): False, (ast.Lt, 2): False,
 }  # fmt: skip
+#: Comparisons of the rank with -1 that hold (True) only for several processes.
+_WITHOUT_LAUNCHER = {ast.NotEq: True, ast.Gt: True, ast.Eq: False, ast.LtE: False}
 
 
 def checks_multiple_processes(test: ast.expr) -> bool | None:
@@ -44,10 +46,16 @@ def checks_multiple_processes(test: ast.expr) -> bool | None:
                 if not _is_availability_test(value)
             }
             return answers.pop() if answers == {isinstance(op, ast.And)} else None
-        case ast.Compare(left=left, ops=[operator], comparators=[ast.Constant(value=int(limit))]):
-            if _PROCESS_COUNT.fullmatch(_test_name(left).rpartition(".")[2].lower()):
-                return _COMPARISONS.get((type(operator), limit))
-            return None
+        case ast.Compare(
+            left=left,
+            ops=[operator],
+            comparators=[ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1))],
+        ) if _last_part(left).endswith("rank"):  # without a launcher, the rank is -1
+            return _WITHOUT_LAUNCHER.get(type(operator))
+        case ast.Compare(
+            left=left, ops=[operator], comparators=[ast.Constant(value=int(limit))]
+        ) if _PROCESS_COUNT.fullmatch(_last_part(left)):
+            return _COMPARISONS.get((type(operator), limit))
         case ast.Name() | ast.Attribute() | ast.Call():
             name = _test_name(test)
             last = name.rpartition(".")[2]
@@ -69,6 +77,10 @@ def _is_availability_test(test: ast.expr) -> bool:
     """Return True for ``dist.is_available()`` or its negation."""
     node = test.operand if isinstance(test, ast.UnaryOp) else test
     return _test_name(node).endswith("is_available")
+
+
+def _last_part(node: ast.expr) -> str:
+    return _test_name(node).rpartition(".")[2].lower()
 
 
 def _test_name(node: ast.expr) -> str:

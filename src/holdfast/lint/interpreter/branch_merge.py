@@ -54,6 +54,39 @@ def merge_branches(
             )
 
 
+def take_sent_object(
+    node: ast.If, within: ast.AST, names: dict[str, Value], after_yes: Mapping[str, Value]
+) -> None:
+    """Take over the variable of ``if rank != 0: stop = box[0]``, which the root has sent."""
+    name = _sent_object(node, within)
+    if name and after_yes[name].agreed:
+        names[name] = after_yes[name]
+
+
+def _sent_object(node: ast.If, within: ast.AST) -> str:
+    """Return the variable that is taken from a list which was made from it."""
+    match node:
+        case ast.If(
+            body=[
+                ast.Assign(
+                    targets=[ast.Name(id=name)],
+                    value=ast.Subscript(value=ast.Name(id=box), slice=ast.Constant(value=0)),
+                )
+            ],
+            orelse=[],
+        ):
+            sent = any(
+                isinstance(child, ast.Assign)
+                and isinstance(child.value, ast.List)
+                and dotted_name(child.targets[0]) == box
+                and any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(child))
+                for child in ast.walk(within)
+            )
+            return name if sent else ""
+        case _:
+            return ""
+
+
 def drop_none(names: dict[str, Value], test: ast.expr) -> None:
     """Drop None after ``if group is None: return``: ranks that had it do not continue."""
     if not (

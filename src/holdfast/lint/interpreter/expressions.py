@@ -337,6 +337,9 @@ def _membership(operator_node: ast.In | ast.NotIn, element: Value, container: Va
             value.absent if value is not None and NONE_OBJECT in value.objects else (),
             known=container.known,
         )
+    consts = [item.const for item in container.items or ()]
+    if consts and NO_CONSTANT not in (element.const, *consts):
+        return constant_value((element.const in consts) is isinstance(operator_node, ast.In))
     content = merge_taint(element.content, container.content, container.length)
     return Value(
         content,

@@ -217,15 +217,45 @@ class FunctionRunner:
             cached = self.state.summaries.lookup(key)
             if cached is not None:
                 return cached
+        return self._run_in_context(key, function, names, outer, caller)
+
+    def _run_in_context(
+        self,
+        key: Hashable,
+        function: Function,
+        names: dict[str, Value],
+        outer: VariableScope | None,
+        caller: Frame,
+    ) -> FunctionSummary:
+        """Run a function and keep its summary; it can run again after what it read has changed."""
+        state, root, in_tests = self.state, self.state.root, self.state.in_tests
+        context = Frame(
+            caller.function,
+            caller.scope,
+            caller.control,
+            caller.caller_control,
+            lazily_created=caller.lazily_created,
+            join_depth=caller.join_depth,
+        )
+
+        def run_again() -> None:
+            before = state.root, state.in_tests
+            state.root, state.in_tests = root, in_tests
+            self._run_in_context(key, function, names, outer, context)
+            state.root, state.in_tests = before
+
+        depth = self._active_calls.get(function, 0)
         self._active_calls[function] = depth + 1
         self._depth += 1
         try:
-            with self.state.summaries.run(key, function) as run:
-                run.summary = summary = self._run_function(function, names, outer, caller)
+            # a closure is another object if its function runs again
+            again = run_again if outer is None else None
+            with state.summaries.run(key, function, again) as run:
+                run.summary = self._run_function(function, names, outer, caller)
         finally:
             self._active_calls[function] = depth
             self._depth -= 1
-        return summary
+        return run.summary
 
     def _run_function(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -72,7 +73,8 @@ _LIBRARY_METHOD_NAMES = (
 )
 #: Maximum number of attributes remembered that hold a value.
 _MAX_STORED_IN = 3
-_MAX_TEXT = 80
+#: Names of unknown objects whose rank is that of the process.
+_COMMUNICATOR_NAME = re.compile(r"gang|group|comm$|communicator|world|(?:^|_)dist$|(?:^|_)pg$")
 _NAME_ATTRIBUTES = frozenset({"__name__", "__qualname__"})
 
 
@@ -210,6 +212,9 @@ class NameEvaluator:
             and (not instances or self._has_unknown_bases(instances))
         ):
             return Value(self.state.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
+        if name == "rank" and not base.objects and _COMMUNICATOR_NAME.search(owner):
+            named = self.state.taint_source(frame, TaintKind.RANK, node)
+            return Value(tuple(replace(source, by_name=True) for source in named))
         self.state.summaries.record_read(owner, name)
         if (owner, name) in self.state.untyped_attributes and not base.agreed:
             return self.state.untyped_attributes[owner, name]

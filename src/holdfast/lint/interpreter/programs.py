@@ -93,8 +93,10 @@ class Program:
             find_failed_scores(modules),
             find_means_of_means(modules, state.symbols),
         )
+        proved = {(divergence.kind, divergence.guard) for divergence in divergences.values()}
         for divergence in chain.from_iterable(patterns):
-            divergences.setdefault((divergence.kind, divergence.location), divergence)
+            if not (divergence.by_name and (divergence.kind, divergence.guard) in proved):
+                divergences.setdefault((divergence.kind, divergence.location), divergence)
         known = {(item.location.file, item.location.line) for item in divergences.values()}
         for divergence in find_by_name(modules, strict=self._strict):
             file, line = divergence.location.file, divergence.location.line

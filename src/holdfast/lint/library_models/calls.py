@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
+from msgspec.structs import replace
+
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
+    UNIFORM,
     UNKNOWN,
     TaintKind,
     Value,
@@ -37,7 +40,7 @@ from holdfast.lint.library_models.methods import call_collective, finiteness_tes
 from holdfast.lint.library_models.random_numbers import record_seed, with_random_taint
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
 from holdfast.lint.library_models.side_effects import record_call
-from holdfast.lint.sources.modules import is_class_name
+from holdfast.lint.sources.modules import LIBRARIES, is_class_name
 
 #: Constructors of a tensor of given size.
 _SIZED_CONSTRUCTORS = frozenset({
@@ -55,6 +58,8 @@ _SPLITTING_FUNCTIONS = frozenset(
 _PLACEMENT_ARGUMENTS = ("device", "pin_memory")
 #: Libraries whose functions never return None on some ranks only.
 _NUMERIC_LIBRARIES = ("torch.", "numpy.", "math.")
+#: Libraries whose collectives are all in the tables.
+_KNOWN_LIBRARIES = LIBRARIES | {"torch", "numpy", "math", "os", "time", "threading", "mpi4py"}
 _SEEDED_CONSTRUCTORS = frozenset(
     {"default_rng", "Generator", "Random", "RandomState", "manual_seed"}
 )
@@ -100,7 +105,28 @@ def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
             state.taint_source(call.frame, kind, call.node),
             objects=(LAUNCHER_RANK,) if numbered else (),
         )
-    return None
+    return _call_by_name(state, call)
+
+
+def _call_by_name(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the result of a function of an unread file of the program, by its name."""
+    home, _, last = call.name.rpartition(".")
+    if not home or home.partition(".")[0] in _KNOWN_LIBRARIES:
+        return None
+    if last == "synchronize" and home.endswith(("comm", "dist", "distributed")):
+        last = "barrier"
+    collective = library.NAMED_COLLECTIVES.get(last)
+    if collective is not None:
+        return call_collective(state, call, collective)
+    if last == "get_dist_info":
+        return Value(items=(_named_rank(state, call, TaintKind.RANK), UNIFORM))
+    kind = library.NAMED_RANKS.get(last)
+    return None if kind is None else _named_rank(state, call, kind)
+
+
+def _named_rank(state: InterpreterState, call: LibraryCall, kind: TaintKind) -> Value:
+    sources = state.taint_source(call.frame, kind, call.node)
+    return Value(tuple(replace(source, by_name=True) for source in sources))
 
 
 def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:

@@ -64,6 +64,9 @@ _CONTAINER_METHODS = frozenset({
     "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
     "clear",
 })  # fmt: skip
+_SUBGROUP_NAME = re.compile(
+    r"(?:^|_)(?:[dtpces]p|tensor|data|pipeline|expert|sub|node|local|intra|inter)(?:_|$)"
+)
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
@@ -100,7 +103,7 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
         "torch.distributed.fsdp" if call.receiver_class == "wrapped:fsdp" else call.receiver_class
     )
     collective = library.METHODS.get(kind, {}).get(call.name)
-    if collective is None and not kind:
+    if collective is None and not kind and not _is_of_subgroup(call):
         collective = library.UNIQUE_METHODS.get(call.name)
     if collective is not None:
         return call_collective(state, call, collective, may_not_wait=_may_be_whole(call, kind))
@@ -118,6 +121,13 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     known = _METHOD_MODELS.get(call.name)
     value = known(state, call) if known is not None else None
     return value if value is not None else _unlisted_method(state, call)
+
+
+def _is_of_subgroup(call: LibraryCall) -> bool:
+    """Return True for a barrier of an unknown object whose name says that it is of some ranks."""
+    return call.name == "barrier" and (
+        call.receiver_node is None or bool(_SUBGROUP_NAME.search(last_name(call.receiver_node)))
+    )
 
 
 def _may_be_whole(call: LibraryCall, kind: str) -> bool:

@@ -8,6 +8,9 @@ text search.
   rank_guards            lines that all ranks run
   shared_names           paths that are the same on all ranks
   file_races             paths that ranks change at the same time
+  one_rank_files         paths that one rank changes while others use them
+  epochs                 epoch loops without set_epoch
+  named_exits            exits and saves judged by names
   process_order          orders and names that depend on the process
   batch_shapes           gathers of tensors padded or selected per batch
   loops                  synchronization in training loops
@@ -27,10 +30,12 @@ from contextlib import suppress
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.batch_shapes import find_batch_shapes
+from holdfast.lint.patterns.epochs import find_missing_epochs
 from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
+from holdfast.lint.patterns.named_exits import find_named_exits
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
 from holdfast.lint.patterns.scopes import Words, iter_scopes
@@ -71,3 +76,5 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)
+        yield from find_named_exits(modules)
+        yield from find_missing_epochs(modules)

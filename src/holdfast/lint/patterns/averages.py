@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 
 from holdfast.core.rank_table import SourceLine
@@ -125,11 +126,14 @@ def _counts_and_means(scope: CodeScope) -> tuple[set[str], dict[str, SourceLine]
     return counts, means
 
 
-def _class_counts(scope: CodeScope) -> set[str]:
+def _class_counts(scope: CodeScope) -> frozenset[str]:
     """Return attributes that a class's methods count in and never sum over ranks."""
-    if scope.owner is None:
-        return set()
-    nodes = list(ast.walk(scope.owner))
+    return frozenset() if scope.owner is None else _counts_of_class(scope.owner)
+
+
+@lru_cache(maxsize=256)
+def _counts_of_class(owner: ast.ClassDef) -> frozenset[str]:
+    nodes = list(ast.walk(owner))
     counts = {
         name
         for node in nodes
@@ -142,7 +146,7 @@ def _class_counts(scope: CodeScope) -> set[str]:
         if isinstance(node, ast.Call) and _is_all_reduce(node)
         for name in _names(node.args[0])
     }
-    return {name for name in counts - summed if "." in name}
+    return frozenset(name for name in counts - summed if "." in name)
 
 
 def _returned_mean(scope: CodeScope, value: ast.expr) -> SourceLine | None:
@@ -151,7 +155,7 @@ def _returned_mean(scope: CodeScope, value: ast.expr) -> SourceLine | None:
     inner = scope_of_function(function, scope) if function is not None else None
     if inner is None or any(map(_is_all_reduce, inner.nodes)):
         return None
-    counts = _class_counts(inner)
+    counts = set(_class_counts(inner))
     means: dict[str, SourceLine] = {}
     for node in inner.nodes:
         if isinstance(node, _Statement):

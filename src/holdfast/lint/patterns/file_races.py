@@ -7,6 +7,12 @@ import re
 from collections.abc import Collection, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.patterns.one_rank_files import (
+    NEVER_WAITS,
+    ONE_RANK,
+    WAITING_NAME,
+    OneRankFiles,
+)
 from holdfast.lint.patterns.rank_guards import (
     DISTRIBUTED_WORDS,
     RankGuards,
@@ -16,13 +22,14 @@ from holdfast.lint.patterns.rank_guards import (
     iter_units,
 )
 from holdfast.lint.patterns.scopes import argument, is_constant_argument
-from holdfast.lint.patterns.shared_names import is_shared_path, names_in
+from holdfast.lint.patterns.shared_names import is_named_by_clock, is_shared_path, names_in
 from holdfast.lint.sources.modules import Module, SymbolTable, dotted_name, last_name
 
 _WORDS = re.compile(
     r"(?:makedirs|mkdir|rmtree|removedirs|rmdir|unlink|copytree|save_pretrained|exists|isfile|isdir"
     r"|os\.(?:remove|rename|replace)|torch\.save|shutil\.move|urlretrieve|extractall|unpack_archive"
-    r"|download\w*)\(|download=True|['\"][wx]b?['\"]|['\"]make['\" ]"
+    r"|download\w*|get_file|fetch_file|write_text|write_bytes)\(|download=True|['\"][wx]b?['\"]"
+    r"|['\"]make['\" ]"
 )
 #: Functions that raise if the path exists, with the keyword that prevents it.
 _CREATE = {"os.makedirs": "exist_ok", "os.mkdir": "", "shutil.copytree": "dirs_exist_ok"}
@@ -31,7 +38,6 @@ _REMOVE = frozenset({
     "shutil.rmtree", "os.remove", "os.unlink", "os.rmdir", "os.removedirs", "os.rename",
     "os.replace", "shutil.move",
 })  # fmt: skip
-_REMOVE_FOLDER = frozenset({"shutil.rmtree", "os.removedirs"})
 _EXISTENCE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir", "lexists"})
 #: Functions that write what they download or extract in place, with the position of the path.
 _DOWNLOADS = {
@@ -41,24 +47,23 @@ _DOWNLOADS = {
     "torchvision.datasets.utils.download_and_extract_archive": (1, "download_root"),
     "torchvision.datasets.utils.extract_archive": (1, "to_path"),
 }  # fmt: skip
+#: A function of the program that downloads to its second argument, by the names of both.
+_DOWNLOAD_NAME = re.compile(r"^(?:maybe_)?(?:download(?:_\w+)?|get_file|fetch_file)$")
+_TARGET_NAME = re.compile(r"path|dir|root|folder|prefix|dest|file|out|cache", re.IGNORECASE)
+_SAFE_DOWNLOAD = re.compile(r"^torch\.hub|huggingface|modelscope|nltk|hf_hub|snapshot")
 _RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
 _SAVED_ALIKE = re.compile(r"tokenizer|processor|feature_extractor|config", re.IGNORECASE)
 _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|download|export")
-#: A test that one rank passes, at least of each node.
-_ONE_RANK = re.compile(r"rank\w*(?:\(\w*\))? *(?:==|<=) *0|is_(?:\w*_)?main|is_master|global_zero")
 _PRODUCING_NAME = re.compile(
     r"^(?:save|dump|download|urlretrieve|extract|savez?|to_csv|copy|write)"
 )
 _READING_NAMES = frozenset({
     "load", "open", "listdir", "load_from_disk", "read_csv", "load_file", "from_file",
 })  # fmt: skip
-#: Calls that no rank waits in.
-_NEVER_WAITS = re.compile(
-    r"^(?:print|len|str|int|range|log\w*\.\w+|os\.path\.\w+|time\.time|Path|logging\.\w+)$"
-)
-_WAITING_NAME = re.compile(
-    r"barrier|wait|synchroni|block_all|broadcast|all_reduce|all_gather|reduce_|gather|sync"
-)
+#: What may give all ranks one name.
+_SHARES_NAME = re.compile(r"broadcast|gather|scatter|barrier|wait_for|first\(")
+#: Kinds that are reported, as notes, if only the file shows that several ranks run it.
+_REPORTED_BY_FILE = frozenset({"created", "downloaded"})
 _RACE_ERRORS = re.compile(r"FileExists|FileNotFound|OSError|IOError|Exception|shutil\.Error")
 
 
@@ -80,6 +85,7 @@ class _Finder:
         self._guards = guards
         self._unit = unit
         self._scope = unit.scope(symbols)
+        self._one_rank = OneRankFiles(guards, unit)
 
     def find(self) -> Iterator[Divergence]:
         """Yield the races."""
@@ -91,40 +97,55 @@ class _Finder:
         for node in self._unit.nodes:
             if isinstance(node, (ast.If, ast.While)):
                 yield from self._existence(node)
-            if isinstance(node, ast.If) and _ONE_RANK.search(ast.unparse(node.test)):
+            if isinstance(node, ast.If) and ONE_RANK.search(ast.unparse(node.test)):
                 yield from self._read_early(node, calls)
+                yield from self._one_rank.prepared(node, calls)
 
     def _at_call(self, call: ast.Call, name: str) -> Iterator[Divergence]:
         path = argument(call, 0, "path")
         if name in _CREATE or (name.endswith(".mkdir") and not call.args):
-            created = path if name in _CREATE else _receiver(call)
-            if created is not None and self._creates_exclusively(call, name, created):
-                yield from self._report("created", call, created)
+            yield from self._created(call, name, path if name in _CREATE else _receiver(call))
         elif name in _REMOVE:
-            if name in _REMOVE_FOLDER and path is not None:
-                yield from self._folder_removed(call, path)
-            if path is not None and self._raises_if_absent(call) and _is_listed(self._unit, path):
-                yield from self._report("removed", call, path)
+            if path is not None:
+                yield from self._removed(call, name, path)
         elif (target := _downloaded(call, name)) is not None:
             yield from self._report("downloaded", call, target)
         elif _RUN.match(name) and path is not None and _runs_make(path):
             yield from self._report("built", call, path, any_path=True)
         else:
             written = self._written(call, name)
+            if written is not None:
+                yield from self._one_rank.written(call, written)
             if written is not None and not self._is_passed_whole(written, name):
-                yield from self._too_wide(call, written)
                 yield from self._report("written", call, written)
+
+    def _created(self, call: ast.Call, name: str, path: ast.expr | None) -> Iterator[Divergence]:
+        if path is not None:
+            yield from self._clocked(call, path)
+            if self._creates_exclusively(call, name, path):
+                yield from self._report("created", call, path)
+
+    def _removed(self, call: ast.Call, name: str, path: ast.expr) -> Iterator[Divergence]:
+        if self._raises_if_absent(call) and _is_listed(self._unit, path):
+            yield from self._report("removed", call, path)
+        yield from self._one_rank.removed(call, name, path)
 
     def _report(
         self, kind: str, call: ast.AST, path: ast.expr, *, any_path: bool = False
     ) -> Iterator[Divergence]:
-        """Yield the divergence if all ranks run the call with the same path."""
+        """Yield the divergence if all ranks run the call with the same path.
+
+        If only the file shows that several ranks do, the finding rests on names.
+        """
         if not any_path and not is_shared_path(self._guards, self._unit, path):
             return
+        location = self._unit.location(call)
         site = self._guards.shared_site(self._unit, call)
-        through_caller = site is not None and site != self._unit.location(call)
-        if site is not None and not (kind == "written" and through_caller):
-            yield Divergence(kind, site, self._unit.location(call), ast.unparse(path), ())
+        by_name = site is None and kind in _REPORTED_BY_FILE
+        if by_name:
+            site = self._guards.shared_site(self._unit, call, by_file=True)
+        if site is not None and not (kind == "written" and site != location):
+            yield Divergence(kind, site, location, ast.unparse(path), (), by_name=by_name)
 
     def _creates_exclusively(self, call: ast.Call, name: str, path: ast.expr) -> bool:
         """Return True if the call raises when another rank was faster, after a test of the path."""
@@ -169,6 +190,8 @@ class _Finder:
             mode = argument(call, 1, "mode")
             writes = isinstance(mode, ast.Constant) and mode.value in ("w", "wb")
             path = argument(call, 0, "file") if writes else None
+        elif name.endswith((".write_text", ".write_bytes")):
+            path = _receiver(call)
         elif name.endswith(".save_pretrained") and _SAVED_ALIKE.search(name):
             main = any("main" in (keyword.arg or "") for keyword in call.keywords)
             path = None if main else argument(call, 0, "save_directory")
@@ -184,49 +207,6 @@ class _Finder:
         parameters = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
         return not self._unit.assigned(path.id) and path.id in [arg.arg for arg in parameters]
 
-    def _folder_removed(self, call: ast.Call, path: ast.expr) -> Iterator[Divergence]:
-        """Yield a folder that one rank removes right after all ranks wrote or removed files."""
-        unit = self._unit
-        if not is_guarded(unit, call):
-            return
-        blocks = {id(parent): child for parent, child in unit.ancestors(call)}
-        for other in unit.nodes:
-            if (
-                not isinstance(other, ast.Call)
-                or other.lineno >= call.lineno
-                or is_guarded(unit, other)
-                or not self._touches_file(other)
-                or _exclude_each_other(unit, other, blocks)
-            ):
-                continue
-            waits = any(
-                isinstance(node, ast.Call)
-                and other.lineno < node.lineno <= call.lineno
-                and _WAITING_NAME.search(last_name(node.func))
-                for node in unit.nodes
-            )
-            if not waits and self._guards.is_distributed(unit):
-                yield Divergence(
-                    "folder", unit.location(call), unit.location(other), ast.unparse(path), ()
-                )
-                return
-
-    def _touches_file(self, call: ast.Call) -> bool:
-        name = self._scope.library_call_name(call) or dotted_name(call.func)
-        return name in ("os.remove", "os.unlink", "torch.save") or name.endswith(".unlink")
-
-    def _too_wide(self, call: ast.Call, path: ast.expr) -> Iterator[Divergence]:
-        """Yield a write under a test that two ranks pass: ``not rank > 1``, ``rank <= 1``."""
-        for parent, child in self._unit.ancestors(call):
-            if isinstance(parent, ast.If) and child in parent.body and _admits_two(parent.test):
-                yield Divergence(
-                    "admitted",
-                    self._unit.location(parent),
-                    self._unit.location(call),
-                    ast.unparse(path),
-                    (),
-                )
-
     def _numbered(self, call: ast.Call, name: str) -> Iterator[Divergence]:
         """Yield a count of folder entries that becomes part of a created path."""
         if name != "len" or not call.args or not _lists_folder(self._unit, call.args[0]):
@@ -241,6 +221,17 @@ class _Finder:
                     used = other.args[1 if other_name == "torch.save" and other.args[1:] else 0]
                     if names & names_in(used):
                         yield from self._report("numbered", other, used)
+
+    def _clocked(self, call: ast.Call, path: ast.expr) -> Iterator[Divergence]:
+        """Yield a folder whose name each rank takes from its own clock or random numbers."""
+        unit = self._unit
+        if (
+            is_named_by_clock(self._guards, unit, path)
+            and not _SHARES_NAME.search(unit.text(unit.node))
+            and self._guards.shared_site(unit, call) is not None
+        ):
+            location = unit.location(call)
+            yield Divergence("clocked", location, location, ast.unparse(path), (), by_name=True)
 
     def _existence(self, node: ast.If | ast.While) -> Iterator[Divergence]:
         """Yield a test of a path by all ranks that another rank changes meanwhile."""
@@ -288,7 +279,7 @@ class _Finder:
                         (),
                     )
                 return
-            if path is None and not _NEVER_WAITS.match(dotted_name(call.func)):
+            if path is None and not NEVER_WAITS.match(dotted_name(call.func)):
                 return
 
     def _is_shared_by_all(self, call: ast.Call, path: ast.expr) -> bool:
@@ -309,7 +300,7 @@ class _Finder:
             if not isinstance(call, ast.Call) or call.lineno <= (test.end_lineno or 0):
                 continue
             called = last_name(call.func)
-            if _WAITING_NAME.search(called):
+            if WAITING_NAME.search(called):
                 return False
             passed = [ast.unparse(arg) for arg in (*call.args, *(k.value for k in call.keywords))]
             if name in passed and _WRITING_NAME.search(called) and is_guarded(self._unit, call):
@@ -337,6 +328,10 @@ def _downloaded(call: ast.Call, name: str) -> ast.expr | None:
     """Return the path to which a call downloads or extracts files; None for another call."""
     if name in _DOWNLOADS:
         return argument(call, *_DOWNLOADS[name])
+    if _DOWNLOAD_NAME.match(last_name(call.func)) and not _SAFE_DOWNLOAD.search(name):
+        target = call.args[1] if len(call.args) > 1 else None
+        named = isinstance(target, (ast.Name, ast.Attribute)) and last_name(target)
+        return target if named and _TARGET_NAME.search(named) else None
     if last_name(call.func) == "extractall":
         return argument(call, 0, "path")
     if name.startswith("torchvision.datasets.") and is_constant_argument(
@@ -425,29 +420,3 @@ def _derived_names(unit: Unit, source: ast.AST) -> set[str]:
             ):
                 names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names
-
-
-def _exclude_each_other(unit: Unit, node: ast.AST, blocks: dict[int, ast.AST]) -> bool:
-    """Return True if two nodes are in different branches of one test."""
-    for parent, child in unit.ancestors(node):
-        if id(parent) in blocks:
-            other = blocks[id(parent)]
-            return isinstance(parent, ast.If) and (child in parent.body) != (other in parent.body)
-    return False
-
-
-def _admits_two(test: ast.expr) -> bool:
-    """Return True for a test of the global rank that exactly ranks 0 and 1 pass."""
-    negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
-    for node in ast.walk(test):
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            name = dotted_name(node.left.func if isinstance(node.left, ast.Call) else node.left)
-            limit = node.comparators[0]
-            number = limit.value if isinstance(limit, ast.Constant) else None
-            kind = type(node.ops[0])
-            if name.rpartition(".")[2] in ("rank", "get_rank", "global_rank") and (
-                (negated and (kind, number) == (ast.Gt, 1))
-                or (not negated and (kind, number) in ((ast.LtE, 1), (ast.Lt, 2)))
-            ):
-                return True
-    return False

@@ -12,7 +12,10 @@ from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
 from holdfast.lint.patterns.rank_guards import DISTRIBUTED_WORDS, RankGuards, Unit, iter_units
 from holdfast.lint.sources.modules import Module, dotted_name, last_name
 
-_WORDS = re.compile(r"\bset\(|\bhash\(")
+_WORDS = re.compile(r"\bset\(|\bhash\(|\brand(?:int|om)\b")
+_RANDOM = re.compile(r"^(?:np\.|numpy\.)?random\.(?:randint|random|choice|getrandbits|rand)$")
+_SHARED_NAME = re.compile(r"prefix|port|shm|path|dir|name|key|tag|run_id", re.IGNORECASE)
+_SHARES = re.compile(r"broadcast|gather|scatter|seed\(")
 _COLLECTIVE = re.compile(
     r"^(?:all_reduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|new_group)(?:_\w+)?$"
 )
@@ -36,6 +39,7 @@ def find_process_orders(modules: Collection[Module]) -> Iterator[Divergence]:
             for unit in iter_units(module, _WORDS):
                 if not fixed_seed:
                     yield from _hashed_names(guards, unit)
+                yield from _random_names(guards, unit)
             yield from _set_orders(guards, module)
 
 
@@ -135,3 +139,24 @@ def _hashed_names(guards: RankGuards, unit: Unit) -> Iterator[Divergence]:
                     function is not None and function.name in ("__hash__", "__repr__", "__str__")
                 ):
                     yield Divergence("hashed", site, site, ast.unparse(node), ())
+
+
+def _random_names(guards: RankGuards, unit: Unit) -> Iterator[Divergence]:
+    """Yield a random number from which all ranks make a name that they share, such as a prefix."""
+    if _SHARES.search(unit.text(unit.node)):
+        return
+    for node in unit.nodes:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.JoinedStr):
+            continue
+        names = [part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)]
+        drawn = [
+            value
+            for value in (*(v for name in names for v in unit.assigned(name)), node.value)
+            for call in ast.walk(value)
+            if isinstance(call, ast.Call) and _RANDOM.match(dotted_name(call.func))
+        ]
+        if drawn and _SHARED_NAME.search(ast.unparse(node.targets[0])):
+            location = unit.location(node)
+            if guards.shared_site(unit, node) == location:
+                text = ast.unparse(node.value)
+                yield Divergence("random-name", location, location, text, (), by_name=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.patterns.scopes import CodeScope, child_nodes
@@ -32,9 +33,18 @@ _DISTRIBUTED = re.compile(
     r"|\.global_rank\b|\brank0_|\bbarrier\(|\ball_(?:reduce|gather)|\bwait_for_everyone\("
     r"|\binit_process_group\(|\bDistributedDataParallel\b|\baccelerator\.|\bAccelerator\("
     r"|\bdcp\.(?:async_)?save\b|\bfully_shard\(|\.launch_from_torch\("
+    r"|\brank\b *(?:==|!=|>) *0|\blocal_rank\b|\bget_world_size\(|\bDistributedSampler\("
 )
 #: Words of which a program with several ranks contains one.
-DISTRIBUTED_WORDS = ("distributed", "ccelerat", "lightning", "composer", "deepspeed", "megatron")
+DISTRIBUTED_WORDS = (
+    "distributed", "ccelerat", "lightning", "composer", "deepspeed", "megatron", "Trainer", "trlx",
+    "horovod", "local_rank",
+)  # fmt: skip
+#: A script that trains with a library which starts several ranks.
+_TRAINING = re.compile(
+    r"\b(?:import|from) (?:trlx?|transformers|lightning|pytorch_lightning|composer|colossalai)\b"
+    r"[\s\S]*(?:\.train\(|\.fit\()"
+)
 _CALLBACK = re.compile(r"Callback|LightningModule|LightningDataModule")
 #: A program that starts the ranks runs itself in one process.
 _STARTS_RANKS = re.compile(r"\.spawn\(|notebook_launcher\(|Popen\(|ray\.remote")
@@ -54,6 +64,7 @@ class Unit:
     nodes: list[ast.AST] = field(default_factory=list)
     calls: list[ast.Call] = field(default_factory=list)
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    _assigned: dict[str, list[ast.expr]] | None = None
 
     def __post_init__(self) -> None:
         stack: list[ast.AST] = [self.node]
@@ -97,19 +108,32 @@ class Unit:
 
     def assigned(self, name: str) -> list[ast.expr]:
         """Return the values assigned to a variable, or to an attribute in the whole class."""
-        nodes: Sequence[ast.AST] = self.nodes
         if name.startswith("self.") and self.owner is not None:
-            nodes = list(ast.walk(self.owner))
-        return [
-            node.value
-            for node in nodes
-            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
-            and node.value is not None
-            and any(
-                isinstance(target, (ast.Name, ast.Attribute)) and ast.unparse(target) == name
-                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-            )
-        ]
+            return _assigned_in_class(self.owner).get(name, [])
+        if self._assigned is None:
+            self._assigned = _assigned_values(self.nodes)
+        return self._assigned.get(name, [])
+
+
+@lru_cache(maxsize=64)
+def _assigned_in_class(owner: ast.ClassDef) -> dict[str, list[ast.expr]]:
+    return _assigned_values(ast.walk(owner))
+
+
+def _assigned_values(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
+    """Return the values assigned to each variable and attribute."""
+    values: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [
+                ast.unparse(target)
+                for target in targets
+                if isinstance(target, (ast.Name, ast.Attribute))
+            ]
+            for name in dict.fromkeys(names):
+                values.setdefault(name, []).append(node.value)
+    return values
 
 
 def iter_units(
@@ -160,43 +184,55 @@ class RankGuards:
         self._modules = [module for module in modules if not module.is_test]
         self._callers: dict[tuple[Module, str], list[tuple[Unit, ast.AST]]] = {}
         self._units: dict[ast.stmt, Unit] = {}
-        self._distributed: dict[ast.AST, bool] = {}
-        self._caller_sites: dict[tuple[ast.AST | None, int], tuple[bool, SourceLine | None]] = {}
+        self._distributed: dict[object, bool] = {}
+        self._caller_sites: dict[
+            tuple[ast.AST | None, int, bool], tuple[bool, SourceLine | None]
+        ] = {}
 
-    def shared_site(self, unit: Unit, node: ast.AST, depth: int = 0) -> SourceLine | None:
+    def shared_site(
+        self, unit: Unit, node: ast.AST, depth: int = 0, *, by_file: bool = False
+    ) -> SourceLine | None:
         """Return the line of evidently distributed code from which all ranks run a node.
 
         This is the node's own line, or a call that leads to it. None: some ranks may not run it, or
-        nothing shows that several ranks do.
+        nothing shows that several ranks do. ``by_file``: words anywhere in the file show that.
         """
         if _is_excluded(unit, node):
             return None
         function = unit.function_of(node)
-        site = unit.location(node) if self.is_distributed(unit) else None
+        site = unit.location(node) if self.is_distributed(unit, by_file=by_file) else None
         if function is None or depth == _MAX_DEPTH:
             return site
-        return self._site_of_callers(unit, function, site, depth)
+        return self._site_of_callers(unit, function, site, depth, by_file=by_file)
 
     def _site_of_callers(
-        self, unit: Unit, function: Function, site: SourceLine | None, depth: int
+        self,
+        unit: Unit,
+        function: Function,
+        site: SourceLine | None,
+        depth: int,
+        *,
+        by_file: bool,
     ) -> SourceLine | None:
         """Return the function's own site if no caller is guarded, else that of one that is not."""
-        key = function, depth
+        key = function, depth, by_file
         if key not in self._caller_sites:
             self._caller_sites[key] = False, None  # a recursive call adds nothing
-            self._caller_sites[key] = self._examine_callers(unit, function, depth)
+            self._caller_sites[key] = self._examine_callers(unit, function, depth, by_file=by_file)
         guarded, calling_site = self._caller_sites[key]
         return calling_site if guarded or site is None else site
 
     def _examine_callers(
-        self, unit: Unit, function: Function, depth: int
+        self, unit: Unit, function: Function, depth: int, *, by_file: bool
     ) -> tuple[bool, SourceLine | None]:
         """Return if a caller is guarded, and the site of the first one that is not."""
         guarded = False
         calling_site = None
         for caller, call in self.callers(unit, function):
-            calling = self.shared_site(caller, call, depth + 1)
-            outer = self._caller_sites.get((caller.function_of(call), depth + 1), (False, None))
+            calling = self.shared_site(caller, call, depth + 1, by_file=by_file)
+            outer = self._caller_sites.get(
+                (caller.function_of(call), depth + 1, by_file), (False, None)
+            )
             guarded = (
                 guarded
                 or not isinstance(call, ast.Call)
@@ -207,11 +243,17 @@ class RankGuards:
                 calling_site = calling_site or calling
         return guarded, calling_site
 
-    def is_distributed(self, unit: Unit) -> bool:
-        """Return True if the function or its class does what only several ranks do."""
-        home = unit.owner if unit.owner is not None else unit.node
+    def is_distributed(self, unit: Unit, *, by_file: bool = False) -> bool:
+        """Return True if the function or its class, or file, does what only several ranks do."""
+        owner = unit.owner if unit.owner is not None else unit.node
+        home: object = (unit.module, unit.owner) if by_file else owner
         if home not in self._distributed:
-            self._distributed[home] = _is_distributed(unit, home)
+            text = unit.module.text
+            self._distributed[home] = (
+                bool(_DISTRIBUTED.search(text) or _TRAINING.search(text) or _is_dataset(unit.owner))
+                if by_file
+                else _is_distributed(unit, owner)
+            )
         return self._distributed[home]
 
     def callers(self, unit: Unit, function: Function) -> list[tuple[Unit, ast.AST]]:
@@ -327,6 +369,11 @@ def is_rank_test(unit: Unit, test: ast.expr) -> bool:
             if not values and _DECISION.search(last_name(node)):
                 return True
     return False
+
+
+def _is_dataset(owner: ast.ClassDef | None) -> bool:
+    """Return True for a dataset, which each rank creates."""
+    return owner is not None and any("Dataset" in ast.unparse(base) for base in owner.bases)
 
 
 def _is_distributed(unit: Unit, home: ast.stmt) -> bool:

@@ -15,12 +15,21 @@ _OWN_PATH = re.compile(
     r"|now\(|time\(|\bstdout|\bstderr|cache_dir|pop\((?!['\"])|\bidx\b|\bid\b",
     re.IGNORECASE,
 )
+_CLOCK_NAME = re.compile(r"(?:\w+\.)*(?:now|time|strftime|uuid[14]|localtime)\(")
 _MAX_STEPS = 4
 
 
 def is_shared_path(guards: RankGuards, unit: Unit, path: ast.expr) -> bool:
     """Return True if nothing in a path suggests that it differs between ranks."""
     return not any(_OWN_PATH.search(text) for text in _origins(guards, unit, path, 0))
+
+
+def is_named_by_clock(guards: RankGuards, unit: Unit, path: ast.expr) -> bool:
+    """Return True if a path contains the time or a random name, and nothing of one rank."""
+    origins = list(_origins(guards, unit, path, 0))
+    return any(_CLOCK_NAME.search(text) for text in origins) and not any(
+        _OWN_PATH.search(_CLOCK_NAME.sub("", text)) for text in origins
+    )
 
 
 def _origins(guards: RankGuards, unit: Unit, path: ast.expr, depth: int) -> Iterator[str]:

@@ -80,8 +80,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """
         location, sources = divergence.location, divergence.sources
         tier = self.tier
-        by_name = bool(sources) and all(source.by_name for source in sources)
-        if by_name and (tier is RuleTier.SURE or sources[0].kind is TaintKind.NAMED):
+        names_only = bool(sources) and all(source.by_name for source in sources)
+        named = names_only and (tier is RuleTier.SURE or sources[0].kind is TaintKind.NAMED)
+        if divergence.by_name or named:
             tier = RuleTier.ADVICE
         elif tier is RuleTier.SURE and _need_not_be_sharded(divergence):
             tier = RuleTier.DATA

@@ -35,7 +35,7 @@ _COLLECTIVE_WORDS = (
     b"torch", b"deepspeed", b"megatron", b"lightning", b"transformers", b"accelerate.",
     b"import accelerate", b"from accelerate", b"gather_for_metrics", b"wait_for_everyone",
     b"pad_across_processes", b"reduce_boolean_decision", b"save_16bit_model", b"save_fp16_model",
-    b"full_tensor", b"horovod",
+    b"full_tensor", b"horovod", b".barrier(",
 )  # fmt: skip
 _RECEIVERS = tuple(f"{name}.".encode() for name in library.RECEIVER_NAMES)
 _FRAMEWORK_CALL = re.compile(rf"\b(?:{'|'.join(library.RECEIVER_NAMES)})\.\w+\(".encode())
@@ -50,12 +50,6 @@ class ImportLink(msgspec.Struct, frozen=True):
     first: int
     second: int
     imports: bool = True
-
-
-def split_components(files: Sequence[SourceFile]) -> list[list[SourceFile]]:
-    """Return the connected components of the import graph, in the order of their first files."""
-    parts = connected_parts(range(len(files)), find_links(files))
-    return [[files[at] for at in part] for part in parts]
 
 
 def connected_parts(members: Iterable[int], links: Iterable[ImportLink]) -> list[list[int]]:

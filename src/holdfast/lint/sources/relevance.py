@@ -52,7 +52,7 @@ VARYING_WORDS = (
     frozenset(
         {name.rpartition(".")[2] for name in library.VARYING}
         | {*library.VARYING_NAMES, *library.VARYING_VARIABLES, *library.FILE_TESTS, *library.GUARDS}
-        | {"rank", "environ"}
+        | {"rank", "environ", "get_dist_info", *library.NAMED_RANKS}
     )
     - _COMMON_QUERIES
 )

@@ -93,14 +93,18 @@ def detect_format(config: Mapping[str, Any]) -> ConfigFormat:
     )
 
 
-def migrate_settings(config: Mapping[str, Any], to: ConfigFormat, ranks: int = 0) -> Migration:
+def migrate_settings(
+    config: Mapping[str, Any], to: ConfigFormat, ranks: int = 0, *, of_script: bool = False
+) -> Migration:
     """Convert ``config`` to another format; ``ranks`` are the data-parallel ones, 0 if unknown.
+
+    ``of_script``: it was read from a script, so that FSDP2's own format is another one, too.
 
     Raises:
         InvalidValue: an unknown format, or invalid values; the message names all of them.
     """
     origin = detect_format(config)
-    if origin is to:
+    if origin is to and not of_script:
         raise InvalidValue("the configuration", why=f"already in the format {to}")
     reader = ConfigReader(config)
     readers = {

@@ -14,7 +14,6 @@ from holdfast.plan.setup import LossKernel, ShardingStrategy, TrainingSetup
 from holdfast.plan.step_time.communication import bus_bandwidth, place_group
 from holdfast.plan.step_time.traffic import TrafficKind, list_calls
 
-_GIB = 1 << 30
 #: Parts of a step below this share are not mentioned.
 _MIN_SHARE = 0.02
 #: Usual spelling.
@@ -168,10 +167,6 @@ def _memory_options(setup: TrainingSetup) -> tuple[str, str]:
     """Return the loss kernel and the checkpointing level."""
     loss = "chunked loss" if setup.loss is LossKernel.CHUNKED else "unchunked loss"
     return loss, f"recompute {setup.recompute.value}"
-
-
-def _format_gib(nbytes: float) -> str:
-    return f"{nbytes / _GIB:.1f}"
 
 
 # ---- rejected layouts

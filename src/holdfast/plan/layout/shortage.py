@@ -11,9 +11,6 @@ from holdfast.plan.layout.search import LayoutQuery, SearchState, any_layout_fit
 from holdfast.plan.memory.estimate import MemoryEstimate
 from holdfast.plan.setup import PipelineSchedule, TrainingSetup
 
-#: Try at most this many times the GPUs.
-_MAX_GPU_FACTOR = 1024
-
 
 class LayoutShortage(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing fits: the smallest layout, changes that make it fit, and a sufficient GPU count.

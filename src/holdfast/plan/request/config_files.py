@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -12,6 +11,7 @@ from holdfast.core.atomic_files import write_atomic
 from holdfast.core.errors import InvalidValue, MissingFile
 from holdfast.core.text import os_error_reason
 from holdfast.plan.generate.fields import parse_config
+from holdfast.plan.generate.fsdp_script import read_script
 from holdfast.plan.generate.generated import ConfigFile
 from holdfast.plan.generate.migration import ConfigFormat, Migration, migrate_settings, write_format
 from holdfast.plan.generate.recipe import ComputeDtype, TrainingValues, build_recipe
@@ -144,17 +144,37 @@ def save_files(files: Iterable[ConfigFile], directory: Path) -> tuple[WrittenFil
 
 
 def migrate_config(path: Path, to: str, ranks: int = 0) -> Migration:
-    """Convert the configuration file to another format.
+    """Convert the configuration file, or the FSDP of a training script, to another format.
 
     ``to``: ``fsdp2``, ``deepspeed``, ``accelerate-fsdp2``…
 
     Raises:
         MissingFile, InvalidValue: no such file, or an unsupported configuration.
     """
-    return migrate_settings(_read_config(path), ConfigFormat(to), ranks)
+    text = _read_text(path)
+    if path.suffix != ".py":
+        return migrate_settings(parse_config(text, str(path)), ConfigFormat(to), ranks)
+    script = read_script(text, str(path))
+    migration = migrate_settings(script.config, ConfigFormat(to), ranks, of_script=True)
+    warnings = migration.warnings
+    if script.wrapped:
+        names = ", ".join(script.wrapped)
+        warnings = (*warnings, f"the script shards each {names}: {_UNITS[migration.to]}")
+    unmapped = (*script.unread, *migration.unmapped)
+    return msgspec.structs.replace(migration, unmapped=unmapped, warnings=warnings)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+#: What to do with the classes of a wrap policy.
+_UNITS = {
+    ConfigFormat.FSDP2: "call fully_shard on each of them in the script",
+    ConfigFormat.ACCELERATE_FSDP2: "set fsdp_transformer_layer_cls_to_wrap to it",
+    ConfigFormat.DEEPSPEED: "ZeRO needs no such setting",
+    ConfigFormat.ACCELERATE_DEEPSPEED: "ZeRO needs no such setting",
+    ConfigFormat.TORCHTITAN: "torchtitan shards each transformer block",
+}
+
+
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
@@ -162,12 +182,11 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise MissingFile(
             path,
             why=os_error_reason(error),
-            next_step="pass a DeepSpeed JSON, an fsdp2.json or an Accelerate YAML",
+            next_step="pass a DeepSpeed JSON, an fsdp2.json, an Accelerate YAML or a script",
         ) from None
     if len(content) > _MAX_BYTES:
         raise InvalidValue(path, why=f"larger than {_MAX_BYTES:,} bytes, so not a configuration")
     try:
-        text = content.decode()
+        return content.decode()
     except UnicodeDecodeError:
         raise InvalidValue(path, why="not a text file") from None
-    return parse_config(text, str(path))

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.plan.models import Transformer
 from holdfast.plan.setup import ActivationCheckpointing, ShardingStrategy, TrainingSetup
-from holdfast.plan.step_time.communication import CollectiveKind, bus_factor
+from holdfast.plan.step_time.communication import CollectiveKind
 
 #: Strategies that shard the weights and gather them when needed.
 GATHERING_STRATEGIES = (ShardingStrategy.FSDP1, ShardingStrategy.FSDP2, ShardingStrategy.ZERO3)
@@ -56,11 +56,6 @@ class CollectiveCalls(msgspec.Struct, frozen=True, gc=False):
     forward: float = 0.0
     backward: float = 0.0
     once: float = 0.0
-
-    def bytes_sent(self, accumulation: int) -> float:
-        """Return the bytes that one rank sends in a step."""
-        calls = (self.forward + self.backward) * accumulation + self.once
-        return calls * self.nbytes * bus_factor(self.collective, self.ranks)
 
 
 def max_stage_layers(model: Transformer, setup: TrainingSetup) -> int:

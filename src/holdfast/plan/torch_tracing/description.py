@@ -37,6 +37,7 @@ def summarize_module(module: nn.Module, name: str = "") -> ModuleSummary:
         trained=sum(weight.numel() for weight in weights.values() if weight.requires_grad),
         dtypes=dict(dtypes),
         buffers=sum(submodule.numel() * submodule.element_size() for submodule in module.buffers()),
+        names=tuple(weights),
         parts=tuple(ModulePart(part, *counts) for part, counts in parts.items()),
         stacks=stacks,
         tied=_tied_names(module),

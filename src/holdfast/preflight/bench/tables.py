@@ -108,7 +108,6 @@ class TablePrinter:
     def __init__(self, file: TextIO, *, live: bool, quiet: bool = False) -> None:
         self._file, self._live, self._quiet = file, live, quiet
         self._open: BenchSeries | None = None
-        self._wrong, self._rows = 0, 0
 
     def row(self, series: BenchSeries, row: BenchRow) -> None:
         """Print a finished row."""

@@ -83,7 +83,7 @@ def run_items(
     lines: Mapping[str, CheckLine] = {}
     if names:
         report = check_host(context.check_context(), names)
-        lines = {line.name: line for line in report_lines(report)}
+        lines = {line.name: line for line in report_lines(report.checks)}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return tuple(pool.map(run, items))
 

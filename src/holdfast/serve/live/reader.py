@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.core.documents import decode_document, read_bounded
 from holdfast.core.errors import HoldfastError
+from holdfast.core.ledger import LedgerEvent, read_ledger
 from holdfast.core.live_state import (
     MAX_SERIES_BYTES,
     MAX_STATE_BYTES,
@@ -26,7 +27,6 @@ from holdfast.core.live_state import (
     SeriesPoint,
 )
 from holdfast.core.text import format_duration, os_error_reason
-from holdfast.launcher.ledger import LedgerEvent, read_ledger
 
 #: A state is stale after this many of its periods, and at least this many seconds.
 STALE_PERIODS, STALE_S = 5, 10.0

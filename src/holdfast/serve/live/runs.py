@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core import ledger
 from holdfast.core.documents import read_bounded
 from holdfast.core.errors import HoldfastError, MissingFile
 from holdfast.core.findings import Finding, Verdict
+from holdfast.core.ledger import LedgerEvent, LedgerRecord
 from holdfast.core.live_state import STATES
 from holdfast.core.rank_table import RankState
 from holdfast.core.text import os_error_reason
-from holdfast.launcher import ledger
-from holdfast.launcher.history import describe_records
-from holdfast.launcher.ledger import LedgerEvent, LedgerRecord
+from holdfast.report.run_timeline import describe_records
 
 #: Runs in a list, and incidents and events of a run: the newest.
 MAX_RUNS, MAX_INCIDENTS, MAX_EVENTS = 200, 50, 200

@@ -1,8 +1,9 @@
-"""The stack of one rank: sampled now if the rank runs on this host, else from an incident."""
+"""The stack of one rank: sampled now, here or by the job on its host, else from an incident."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,9 +39,19 @@ class _StoredRun(msgspec.Struct, frozen=True):
     traces: str = ""
 
 
-def read_stack(folder: Path, rank: int, host: str = "") -> RankStack:
+class _Elsewhere(Unknown, frozen=True):
+    """The rank does not run on this host."""
+
+
+#: Returns the frames of a rank on another host, of that name as far as known.
+AskJob = Callable[[int, str], tuple[str, ...] | Unknown]
+
+
+def read_stack(folder: Path, rank: int, host: str = "", ask: AskJob | None = None) -> RankStack:
     """Return the stack of ``rank``, which runs on ``host`` as far as known."""
     sampled = _sample(folder, rank, host)
+    if isinstance(sampled, _Elsewhere) and ask is not None:
+        sampled = ask(rank, host)
     if not isinstance(sampled, Unknown):
         return RankStack(NOW, sampled)
     found = runs.read_stacks(folder, rank)
@@ -58,13 +69,13 @@ def _sample(folder: Path, rank: int, host: str) -> tuple[str, ...] | Unknown:
         traces = msgspec.json.decode(data, type=_StoredRun).traces
     trace = Path(traces, f"rank{rank}.trace")
     if not traces or not trace.is_file():
-        return Unknown(elsewhere or f"it does not run on {own}")
+        return _Elsewhere(elsewhere or f"it does not run on {own}")
     try:
         header = TraceReading(trace).header
     except HoldfastError as error:
         return Unknown(str(error))
     if header.host not in ("", own):
-        return Unknown(elsewhere or f"it runs on {header.host}; there: holdfast attach")
+        return _Elsewhere(elsewhere or f"it runs on {header.host}; there: holdfast attach")
     try:
         is_owners = Path(f"/proc/{header.pid}").stat().st_uid == folder.stat().st_uid
     except OSError:

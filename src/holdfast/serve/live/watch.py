@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.core.ledger import FILE as LEDGER
 from holdfast.core.live_state import SERIES, STATES, SeriesPoint
-from holdfast.launcher.ledger import FILE as LEDGER
 from holdfast.serve.live import reader, runs
 from holdfast.serve.live.reader import LiveReading
 from holdfast.serve.live.reports import PATTERNS, CommandReport, read_reports

@@ -42,6 +42,13 @@ class BackgroundIndexer:
         self._pending = self._marked = False
         self._error = ""
         self._thread: threading.Thread | None = None
+        self._child: subprocess.Popen[str] | None = None
+
+    @property
+    def processes(self) -> frozenset[int]:
+        """The process of an update in progress."""
+        child = self._child
+        return frozenset({child.pid} if child is not None else ())
 
     def changed(self, folder: Path) -> None:
         """Note that the records of the run changed."""
@@ -77,27 +84,27 @@ class BackgroundIndexer:
         limit_s = CLOSE_S if self._closed.is_set() else UPDATE_S
         command = ["history", "index", str(self._folder), "--busy", f"{BUSY_S:g}s"]
         try:
-            done = subprocess.run(
+            self._child = subprocess.Popen(
                 [sys.executable, "-m", "holdfast", *command],
                 process_group=0,  # Ctrl-C is for the job
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                timeout=limit_s,
-                check=False,
                 errors="replace",
                 text=True,
             )
-        except subprocess.TimeoutExpired:
-            self._warn(f"no answer within {limit_s:g} s")
         except OSError as error:
             self._warn(str(error))
-        else:
-            if done.returncode < 0 and not self._closed.is_set():
-                self._pending = True  # killed with the workers of a failed generation
-                return
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            self._warn("" if done.returncode == 0 else lines[-1].removeprefix("holdfast: "))
+            return
+        with self._child as child:
+            try:
+                errors = child.communicate(timeout=limit_s)[1]
+            except subprocess.TimeoutExpired:
+                child.kill()
+                errors = f"no answer within {limit_s:g} s"
+        self._child = None
+        lines = errors.strip().splitlines() or [f"exit status {child.returncode}"]
+        self._warn("" if child.returncode == 0 else lines[-1].removeprefix("holdfast: "))
 
     def _warn(self, error: str) -> None:
         """Print a new error once; the next success permits it again."""

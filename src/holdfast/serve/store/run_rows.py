@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.errors import MissingFile
+from holdfast.core.failures import JobFailure, RecoveryAction, RecoveryDecision
+from holdfast.core.ledger import FILE, LedgerEvent, LedgerRecord, read_ledger
 from holdfast.core.redaction.redact_command import redact_arguments
 from holdfast.core.text import one_line, shorten
-from holdfast.launcher.ledger import FILE, LedgerEvent, LedgerRecord, read_ledger
-from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
 from holdfast.serve.store.tables import DecisionRow, IncidentRow, RunRow, StartRow
 
 MAX_TEXT = 2000
@@ -37,9 +37,8 @@ def find_run_folders(folder: Path) -> tuple[Path, ...]:
         return (folder,)
     runs = tuple(sorted(path.parent for path in folder.glob(f"*/{FILE}")))
     if not runs:
-        raise MissingFile(
-            folder, why=f"it contains no {FILE}", next_step="pass a run folder of `holdfast run`"
-        )
+        why = f"it contains no {FILE}" if folder.exists() else MissingFile.why
+        raise MissingFile(folder, why=why, next_step="pass a run folder of `holdfast run`")
     return runs
 
 

@@ -22,7 +22,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from holdfast.serve.live import reader
-from holdfast.serve.live.stacks import read_stack
+from holdfast.serve.live.stacks import AskJob, read_stack
 from holdfast.serve.live.watch import RunWatch
 from holdfast.serve.metrics.prometheus import CONTENT_TYPE, collect_runs, render_metrics
 from holdfast.serve.web import documents
@@ -42,9 +42,16 @@ _ASSETS = frozenset({"app.css", "app.js", "charts.js", "heat.js", "tables.js", "
 
 
 def create_application(
-    watch: RunWatch, token: str | None = None, *, metrics_only: bool = False
+    watch: RunWatch,
+    token: str | None = None,
+    *,
+    metrics_only: bool = False,
+    ask: AskJob | None = None,
 ) -> Starlette:
-    """Return the application; with ``metrics_only``, only the metrics and the health check."""
+    """Return the application; with ``metrics_only``, only the metrics and the health check.
+
+    ``ask`` reaches ranks on other hosts.
+    """
     routes = [Route("/metrics", _metrics), Route("/healthz", _healthz)]
     if not metrics_only:
         routes += [
@@ -65,6 +72,7 @@ def create_application(
         exception_handlers={HTTPException: _one_line},
     )
     application.state.watch = watch
+    application.state.ask = ask
     application.state.streams = 0
     application.state.sampling = threading.Lock()
     application.state.is_ending = bool
@@ -175,7 +183,7 @@ def _rank(request: Request) -> Response:
         now = documents.rank_document(state, state.ranks.rank.index(rank))
     host = now["node"].host if now is not None and now["node"] is not None else ""
     with request.app.state.sampling:  # one sample at a time: each runs py-spy
-        stack = read_stack(folder, rank, host)
+        stack = read_stack(folder, rank, host, request.app.state.ask)
     return _json(msgspec.json.encode({"rank": rank, "now": now, "stack": stack}))
 
 

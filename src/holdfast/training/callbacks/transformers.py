@@ -9,7 +9,6 @@ trainer.train(resume_from_checkpoint=guard.newest(arguments.output_dir))
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ try:
     _Callback: Any = import_module("transformers").TrainerCallback
 except ImportError as error:
     raise MissingExtra("transformers") from error
-
-_log = logging.getLogger("holdfast.loop")
 
 
 class HoldfastCallback(_Callback):  # type: ignore[misc]

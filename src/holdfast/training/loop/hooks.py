@@ -62,10 +62,8 @@ class Hooks:
             else micro_batches
         )
         self.step = 0
-        #: The latest known mean loss over all ranks, and its step.
+        #: The latest known mean loss over all ranks.
         self.loss: float | None = None
-        self.loss_step = 0
-        self._inside = False
         self._batch_split = False
         self._values: dict[str, Any] = {}
         self._reported, self._monitor = PendingLosses(), LossMonitor(spike)
@@ -121,7 +119,6 @@ class Hooks:
     def begin(self) -> int:
         """Begin a step; return its number."""
         self.step += 1
-        self._inside = True
         recorder.step(self.step)
         return self.step
 
@@ -160,7 +157,6 @@ class Hooks:
             LossNotFinite, LossSpike: the mean loss over all ranks is anomalous; on all ranks.
             SystemExit: the job was preempted, and has saved.
         """
-        self._inside = False
         is_preempted = self._handles_preemption and emergency.is_due(self.step)
         by_steps = self._every_steps is not None and self.step % self._every_steps == 0
         if is_preempted or by_steps or self._sync.is_due(self.step):
@@ -225,7 +221,7 @@ class Hooks:
 
     def _check_loss(self, step: int, loss: float, own_loss: float | None) -> None:
         """Check the mean loss of ``step``; record an anomaly, and raise it on all ranks."""
-        self.loss, self.loss_step = loss, step
+        self.loss = loss
         anomaly = self._monitor.add(step, loss)
         if anomaly is None:
             return

@@ -12,6 +12,8 @@ from holdfast.ckpt.formats import registry
 from holdfast.ckpt.formats.distributed.index import read_index
 from holdfast.ckpt.verification import verify_checkpoint
 from holdfast.cli.ckpt.convert import command
+from holdfast.plan.torch_tracing.description import summarize_module
+from holdfast.plan.torch_tracing.loading import build_module, load_function
 
 
 @pytest.fixture
@@ -65,6 +67,30 @@ def test_the_key_of_the_optimizer_in_dcp_is_an_option(accelerate):
     assert "optim" in keys
     assert "optimizer" not in keys
     assert registry.read_checkpoint(target).optimizer is not None
+
+
+def describe_in_this_process(source):
+    """Do what the tracing process does; importing torch there takes two seconds."""
+    function = load_function(source)
+    with torch.device("meta"):
+        return summarize_module(build_module(source, function)[0])
+
+
+def test_the_order_is_read_from_the_model_s_code(accelerate, monkeypatch):
+    monkeypatch.setattr("holdfast.plan.torch_tracing.describe_module", describe_in_this_process)
+    code = accelerate.with_name("train.py")
+    code.write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.add_module('0', torch.nn.Linear(4, 4))\n"
+        "        self.add_module('1', torch.nn.Linear(4, 4))\n"
+    )
+    status, output, target = convert(accelerate, "torch", "--model", f"{code}:Net")
+    assert (status, "omitted" in output) == (0, False)
+    names = torch.load(target, weights_only=True)["optimizer"]["param_groups"][0]["param_names"]
+    assert names == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
 def test_pickles_beside_the_weights_are_judged(tmp_path):

@@ -1,12 +1,14 @@
 """Files of different saves with equal times, and files that changed places."""
 
 import os
+import random
 import shutil
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 
 from holdfast.ckpt.contents import CheckpointContents, Tensor, TensorShard
 from holdfast.ckpt.rules.verify import judge_checkpoint
@@ -151,3 +153,33 @@ def test_a_file_with_values_of_another_magnitude(tmp_path, factor, found):
     contents = CheckpointContents(format="dcp", root=str(tmp_path), tensors=tensors)
     findings = judge_checkpoint(survey_checkpoint(contents))
     assert any("times as large as the other" in finding.message for finding in findings) is found
+
+
+def random_states(folder, seeds):
+    folder.mkdir()
+    save_file({"w": torch.ones(3)}, folder / "model.safetensors")
+    for rank, seed in enumerate(seeds):
+        states = {
+            "random_state": random.Random(seed).getstate(),
+            "numpy_random_seed": np.random.RandomState(seed).get_state(),
+            "torch_manual_seed": torch.Generator().manual_seed(seed).get_state(),
+        }
+        torch.save(states, folder / f"random_states_{rank}.pkl")
+    return verify_checkpoint(equal_times(folder)).findings
+
+
+@pytest.mark.parametrize(
+    ("seeds", "level", "named"),
+    [
+        ((1, 1, 1, 1), None, ""),
+        ((1, 2, 3, 4), None, ""),
+        ((1, 1, 2, 2), None, ""),  # tensor parallel ranks
+        ((9, 1, 1, 1), None, ""),  # rank 0 draws more
+        ((1, 2, 3, 2), "warning", "random_states_1.pkl and random_states_3.pkl"),
+        ((1, 1, 9, 1), "note", "random_states_2.pkl"),
+    ],
+)
+def test_random_states_of_ranks_are_compared(tmp_path, seeds, level, named):
+    findings = [each for each in random_states(tmp_path / "s", seeds) if "random" in each.message]
+    assert [str(finding.level) for finding in findings] == ([level] if level else [])
+    assert all(named in finding.message for finding in findings)

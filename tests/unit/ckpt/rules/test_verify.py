@@ -106,9 +106,9 @@ def test_infinity_mask_is_accepted(tmp_path):
     assert survey_and_findings(saved(tmp_path, mask=mask))[1] == ()
 
 
-def test_zero_matrix_is_a_warning(tmp_path):
+def test_zero_matrix_is_a_note(tmp_path):
     _, findings = survey_and_findings(saved(tmp_path, lost=torch.zeros(9, 9)))
-    assert causes(findings) == [("checkpoint-weights-all-zero", "warning")]
+    assert causes(findings) == [("checkpoint-weights-all-zero", "note")]
     assert "lost" in findings[0].message
     assert build_verdict(findings).root is None
 

@@ -8,12 +8,12 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from holdfast.launcher.elastic.generation import (
     RESTART_PORTS,
-    TOPICS,
     NodeArrival,
     Order,
     OrderAction,
     StatusBoard,
     StoreEndpoint,
+    clear_board,
     join_generation,
 )
 from tests.ports import free_port
@@ -128,6 +128,15 @@ def test_nodes_read_posts_of_other_nodes(boards):
     assert wait_until(lambda: other.read("done") == {0: "1"})
 
 
+def test_a_question_reaches_all_nodes_and_its_answer_the_leader(boards):
+    leader, other = boards
+    leader.ask("where is rank 5?")
+    assert wait_until(lambda: other.conversation == ("where is rank 5?", ""))
+    other.answer("here")
+    assert wait_until(lambda: leader.conversation == ("where is rank 5?", "here"))
+    assert leader._changes == other._changes == "0"  # no node reads its topics for it
+
+
 def test_the_first_proposal_applies_to_all_nodes(boards):
     boards[1].propose(order("of node 1"))
     assert wait_until(lambda: boards[1].order() is not None)
@@ -191,11 +200,7 @@ def test_a_call_from_one_of_many_nodes_brings_its_newest_summary():
     """Of 600 nodes, the leader reads the summaries once a second, but at once after a call."""
     nodes = 600
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    store.set("order", "-")
-    store.set("holdfast/changes", "0")
-    for topic in TOPICS:
-        for node in range(nodes):
-            store.set(f"holdfast/{topic}/{node}", "-")
+    clear_board(store, nodes)
     store.set("holdfast/summary/7", "before")
     board = StatusBoard(store, 0, nodes)
     wait_until(lambda: board.read("summary") == {7: "before"})

@@ -1,7 +1,5 @@
 """Nodes that leave or wait, and a rendezvous that does not answer."""
 
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +8,7 @@ import pytest
 
 from holdfast.launcher.elastic import membership
 from tests import ports
+from tests.forked_programs import RunningProgram
 
 WORKER = """
 import os, time
@@ -87,23 +86,11 @@ def test_the_job_continues_without_an_excluded_node(tmp_path, holder, free_port)
             conf,
         )
         common = (*where, "--local-addr", "127.0.0.1", "--nnodes", "1:2", "--max-restarts", "2")
-        command = [
-            sys.executable,
-            str(Path(__file__).parent / "excluding.py"),
-            *common,
-            "worker.py",
-        ]
-        nodes.append(
-            subprocess.Popen(
-                command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-        )
-    try:
-        stays, leaves = (node.communicate(timeout=120)[0] for node in nodes)
-    finally:
-        for node in nodes:
-            node.kill()
-    assert [node.returncode for node in nodes] == [0, 1], (stays, leaves)
+        script = Path(__file__).parent / "excluding.py"
+        nodes.append(RunningProgram(script, *common, "worker.py", folder=tmp_path))
+    done = [node.result(120) for node in nodes]
+    stays, leaves = (each.stdout + each.stderr for each in done)
+    assert [each.returncode for each in done] == [0, 1], (stays, leaves)
     assert "world 2" in stays
     assert "world 1" in stays
     assert "is excluded from the job: its disk is gone" in leaves

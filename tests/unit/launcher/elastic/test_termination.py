@@ -66,6 +66,12 @@ def time_termination(*workers, **how):
     return time.monotonic() - begun
 
 
+@pytest.mark.parametrize(("variable", "seconds"), [("20", 20.0), ("40", 40.0), ("", 30.0)])
+def test_the_time_after_a_signal_is_the_users(monkeypatch, variable, seconds):
+    monkeypatch.setenv("HOLDFAST_GRACE_S", variable)
+    assert termination.interrupt_grace_s(30.0) == seconds
+
+
 def test_a_worker_exits_on_sigterm(start):
     worker = start(EXITS)
     assert time_termination(worker) < 5

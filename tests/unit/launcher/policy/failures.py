@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
+from holdfast.core.failures import JobFailure, JobState, PastFailure
 from holdfast.core.rank_table import StepProblem
-from holdfast.launcher.policy import JobFailure, PastFailure, RecoveryOptions, decide
-from holdfast.watcher.job_state import JobState
+from holdfast.launcher.policy import RecoveryOptions, decide
 
 MANY = RecoveryOptions(max_restarts=1000)
 

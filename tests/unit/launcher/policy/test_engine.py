@@ -5,16 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.core.failures import PastFailure, RecoveryAction
 from holdfast.core.findings import Level
-from holdfast.launcher.policy import (
-    DO_NOT_REQUEUE,
-    OnHang,
-    PastFailure,
-    RecoveryAction,
-    RecoveryOptions,
-    decide,
-)
+from holdfast.launcher.policy import DO_NOT_REQUEUE, OnHang, RecoveryOptions, decide
 from holdfast.launcher.policy.engine import IDLE_FACTOR
+from tests.hypothesis_profiles import examples
 from tests.unit.launcher.policy.failures import MANY, decide_all, failure, raised, trouble
 
 SKIPS = replace(MANY, skip_batches=True)
@@ -359,7 +354,7 @@ ANY = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(ANY, max_size=12), st.integers(0, 9), st.integers(1, 4), st.none() | st.integers(1, 9)
 )
@@ -376,7 +371,7 @@ def test_restarts_are_bounded_for_any_failures(failures, restarts, idle, most):
         assert 0 <= each.delay_s <= 300
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(ANY, min_size=1, max_size=4), st.integers(1, 4))
 def test_a_job_without_progress_stops_for_any_failures(failures, idle):
     stuck = [
@@ -390,7 +385,7 @@ def test_a_job_without_progress_stops_for_any_failures(failures, idle):
     assert decisions[-1].action is RecoveryAction.STOP
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(ANY, max_size=8))
 def test_a_job_with_progress_is_always_restarted(failures):
     going = [
@@ -402,7 +397,7 @@ def test_a_job_with_progress_is_always_restarted(failures):
     assert all(each.restarts for each in decisions)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(ANY, st.lists(ANY, max_size=6))
 def test_the_same_ledger_gives_the_same_decision(now, before):
     past = [PastFailure(each, decide(each, MANY)) for each in before]

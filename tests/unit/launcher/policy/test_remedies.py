@@ -1,6 +1,6 @@
 """Adjustments of the next start; every sequence of remedies ends."""
 
-from holdfast.launcher.policy import RecoveryAction
+from holdfast.core.failures import RecoveryAction
 from tests.unit.launcher.policy.failures import decide_all, failure, raised, trouble
 
 

@@ -39,9 +39,9 @@ def counted(text, monkeypatch):
         rounds.append([])
         begin(memory)
 
-    def counting_run(memory, key, function):
+    def counting_run(memory, key, function, again):
         rounds[-1].append(function.name)
-        return run(memory, key, function)
+        return run(memory, key, function, again)
 
     monkeypatch.setattr(SummaryCache, "start_round", counting_begin)
     monkeypatch.setattr(SummaryCache, "run", counting_run)
@@ -111,7 +111,7 @@ def test_caching_finds_the_same_as_full_reruns(case, monkeypatch):
     begin = SummaryCache.start_round
 
     def forgetful(memory):
-        memory._stale.update(memory._runs.values())
+        memory._outdated.update(memory._runs.values())
         begin(memory)
 
     monkeypatch.setattr(SummaryCache, "start_round", forgetful)

@@ -261,6 +261,39 @@ PROGRAMS = {
             dist.all_reduce(size, op=dist.ReduceOp.MAX)
             return size
         """,
+    "a constant rank of a single process": """
+        @contextlib.contextmanager
+        def first(local_rank):
+            if local_rank not in [-1, 0]:
+                dist.barrier()
+            yield
+            if local_rank == 0:
+                dist.barrier()
+
+        def loader(path, local_rank=-1):
+            with first(local_rank):
+                return open(path)
+
+        def main():
+            if rank in [-1, 0]:
+                loader("checked")  # good
+                loader("checked", rank)  # bad found
+            loader("all", rank)  # good
+        """,
+    "a decision that rank 0 sends in a list": """
+        def main(stopper, batches):
+            for batch in batches:
+                if rank in {-1, 0}:
+                    stop = stopper(batch)
+                if rank != -1:  # good
+                    box = [stop if rank == 0 else None]  # good
+                    dist.broadcast_object_list(box, 0)  # good
+                    if rank != 0:  # good
+                        stop = box[0]  # good
+                if stop:
+                    break  # found
+                dist.barrier()
+        """,
 }
 
 

@@ -286,6 +286,120 @@ CASES = {
                 torch.save(model.state_dict(), self.last)
         """,
     ),
+    "written into right after rank 0 makes the folder": (
+        "path-race",
+        """
+        def save(state, folder):
+            rank = dist.get_rank()
+            if rank == 0:
+                os.makedirs(folder, exist_ok=True)
+            print("saving")
+            torch.save(state, os.path.join(folder, f"{rank}.pt"))
+        """,
+        """
+        def save(state, folder):
+            rank = dist.get_rank()
+            if rank == 0:
+                os.makedirs(folder, exist_ok=True)
+            dist.barrier()
+            torch.save(state, os.path.join(folder, f"{rank}.pt"))
+        """,
+    ),
+    "removed by each rank in its turn": (
+        "path-race",
+        """
+        def fetch(dist_utils, source, path):
+            with dist_utils.run_local_rank_zero_first():
+                if os.path.exists(path):
+                    os.remove(path)
+            return read(source, path)
+        """,
+        """
+        def fetch(dist_utils, source, path):
+            if dist_utils.get_local_rank() == 0 and os.path.exists(path):
+                os.remove(path)
+            dist.barrier()
+            return read(source, path)
+        """,
+    ),
+    "a test that one rank of each group passes": (
+        "path-race",
+        """
+        from megatron import mpu
+
+        def save(tokenizer, folder):
+            assert mpu.get_tensor_model_parallel_world_size()
+            if mpu.get_data_parallel_rank() == 0:
+                tokenizer.save_pretrained(folder)
+        """,
+        """
+        from megatron import mpu
+
+        def save(tokenizer, folder):
+            assert mpu.get_tensor_model_parallel_world_size()
+            if mpu.get_data_parallel_rank() == 0 and mpu.get_tensor_model_parallel_rank() == 0:
+                tokenizer.save_pretrained(folder)
+        """,
+    ),
+    "a folder with the time of each rank in its name": (
+        "path-race",
+        """
+        import datetime
+
+        def workspace(folder):
+            number = dist.get_rank()
+            run = os.path.join(folder, datetime.datetime.now().isoformat())
+            os.makedirs(run, exist_ok=True)
+            return run, number
+        """,
+        """
+        import datetime
+
+        def workspace(folder):
+            box = [datetime.datetime.now().isoformat()]
+            dist.broadcast_object_list(box)
+            run = os.path.join(folder, box[0])
+            os.makedirs(run, exist_ok=True)
+            return run, dist.get_rank()
+        """,
+    ),
+    "a configuration rewritten by all": (
+        "written-by-all-ranks",
+        """
+        class Logger:
+            def __init__(self, config_file):
+                self.config_file = config_file
+                self.rank = dist.get_rank()
+
+            def on_start(self):
+                text = self.config_file.read_text()
+                self.config_file.write_text(text + "started")
+        """,
+        """
+        class Logger:
+            def __init__(self, config_file):
+                self.config_file = config_file
+                self.rank = dist.get_rank()
+
+            def on_start(self):
+                text = self.config_file.read_text()
+                if self.rank == 0:
+                    self.config_file.write_text(text + "started")
+        """,
+    ),
+    "downloaded by the dataset of each rank": (
+        "download-by-all-ranks",
+        """
+        class Questions(torch.utils.data.Dataset):
+            def __init__(self, uri, destination_path):
+                download_file(uri, destination_path)
+        """,
+        """
+        class Questions(torch.utils.data.Dataset):
+            def __init__(self, uri, destination_path, rank):
+                download_file(uri, f"{destination_path}{rank}")
+        """,
+    ),
 }
 
 

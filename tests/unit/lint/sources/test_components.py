@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.lint import library
-from holdfast.lint.sources.components import mentions_collectives, split_components
+from holdfast.lint.sources.components import connected_parts, find_links, mentions_collectives
 from holdfast.lint.sources.files import SourceFile, gather_files
 
 
@@ -19,6 +19,12 @@ def files(**texts):
         )
         for name, text in texts.items()
     ]
+
+
+def split_components(files):
+    """Return the connected components of the import graph, in the order of their first files."""
+    parts = connected_parts(range(len(files)), find_links(files))
+    return [[files[at] for at in part] for part in parts]
 
 
 def together(**texts):

@@ -1,8 +1,7 @@
 """Write run folders as `holdfast run` does."""
 
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
-from holdfast.watcher.job_state import JobState
+from holdfast.core.failures import JobFailure, JobState, RecoveryAction, RecoveryDecision
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 
 BEGAN = 1_700_000_000.0
 DEFAULT_STATE = JobState(step=50, saved=40, saved_at=BEGAN + 800, progressed=BEGAN + 950)

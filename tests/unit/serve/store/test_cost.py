@@ -2,13 +2,12 @@
 
 import pytest
 
-from holdfast.launcher.policy import RecoveryAction
+from holdfast.core.failures import JobState, RecoveryAction
 from holdfast.serve.store.cost import PREEMPTION, compute_cost
 from holdfast.serve.store.database import HistoryStore
 from holdfast.serve.store.index import index_folders
 from holdfast.serve.store.page import cost_page, draw_costs
 from holdfast.serve.store.queries import read_runs
-from holdfast.watcher.job_state import JobState
 from tests.unit.serve.store.past_runs import BEGAN, ended, failed, started, write_run
 
 H = 3600.0

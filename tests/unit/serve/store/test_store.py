@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from holdfast.core.collective_history import CollectiveHistory, CollectiveProblem
 from holdfast.core.errors import HistoryUnusable, InvalidValue, MissingFile
-from holdfast.launcher.policy import RecoveryAction
+from holdfast.core.failures import RecoveryAction
 from holdfast.serve.store import database
 from holdfast.serve.store.database import HistoryStore, newest_version
 from holdfast.serve.store.index import index_folders, prune

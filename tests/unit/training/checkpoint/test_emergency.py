@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.training.checkpoint import emergency
+from tests.fork_server import fork_server
 from tests.ports import free_port
 
 SCRIPT = Path(__file__).with_name("preempted.py")
@@ -20,10 +21,7 @@ LIMIT_S = 60
 
 
 class Ranks:
-    """Processes of the script without an agent; each prints to its own file.
-
-    They are not forked: forked ones exit faster than an interpreter, and rank 0 hosts the store.
-    """
+    """Forked processes of the script without an agent; each prints to its own file."""
 
     def __init__(self, folder, ranks, pause_s=0.002, frozen=-1, mode="plain", **variables):
         port = free_port()
@@ -42,9 +40,13 @@ class Ranks:
                 **variables,
             }
             with path.open("wb") as file:
-                command = [sys.executable, str(SCRIPT), str(pause_s), str(frozen), mode]
                 self.processes.append(
-                    subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+                    fork_server().start_program(
+                        *(SCRIPT, pause_s, frozen, mode),
+                        environment=environment,
+                        stdout=file,
+                        stderr=file,
+                    )
                 )
 
     def text(self, rank):

@@ -5,6 +5,13 @@
     optimizer.param_groups.0.lr        groups, with parameter names
     step, scheduler.last_epoch, ...    other values by path
 
+The form ``torchtitan`` has the keys of its CheckpointManager (components/checkpointer/dcp.py)::
+
+    <name>                                weights and buffers
+    optimizer.state.<name>.exp_avg        states, and options per parameter, in one level
+    optimizer.param_groups.<name>.lr
+    lr_scheduler.last_epoch, train_state.step, train_state.ntokens_seen
+
 Parameters are sharded along their first dimension as by FSDP2, one file per rank.
 """
 
@@ -12,7 +19,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from holdfast.ckpt.contents import CheckpointContents, OptimizerState, Tensor
@@ -26,34 +33,73 @@ from holdfast.ckpt.state_dicts.optimizers import SCALAR_STATES
 from holdfast.ckpt.state_dicts.values import is_plain
 
 KeyPath = tuple[str | int, ...]
+FORMS = ("nested", "torchtitan")
 
 
 def write(contents: CheckpointContents, options: ConvertOptions) -> TargetFiles:
-    """Write the folder."""
+    """Write the folder in one of FORMS."""
     folder = DcpFolderBuilder(options.ranks)
+    if options.form == "torchtitan":
+        return _write_torchtitan(folder, contents, options)
     add_model(folder, contents, options)
     if options.optimizer and contents.optimizer is not None:
         add_optimizer(folder, contents, contents.optimizer, section=options.optimizer_key)
     if isinstance(contents.step, int) and "step" not in contents.values:
         folder.value(("step",), contents.step)
-    for path, value in flatten(state_dicts.nested_values(contents)):
+    _add_values(folder, contents, state_dicts.nested_values(contents))
+    return TargetFiles(folder.files(), tuple(state_dicts.describe_losses(contents, options)))
+
+
+def _write_torchtitan(
+    folder: DcpFolderBuilder, contents: CheckpointContents, options: ConvertOptions
+) -> TargetFiles:
+    """Write the folder with torchtitan's keys."""
+    add_model(folder, contents, options, below=())
+    if options.optimizer and contents.optimizer is not None:
+        _add_flat_optimizer(folder, contents, contents.optimizer)
+    values = state_dicts.nested_values(contents)
+    step = contents.step if isinstance(contents.step, int) else 0
+    scheduler = state_dicts.scheduler_state(contents) or {"last_epoch": step}
+    known = values.get("train_state")
+    tokens = known.get("ntokens_seen", 0) if isinstance(known, dict) else 0
+    own = {
+        "lr_scheduler": {"last_epoch": scheduler["last_epoch"]},
+        "train_state": {"step": step, "ntokens_seen": tokens},
+    }
+    _add_values(folder, contents, {**values, **own})
+    losses = [*state_dicts.describe_losses(contents, options)]
+    if "dataloader" not in values:
+        losses.append(
+            "The position in torchtitan's data was not written: load with "
+            "--checkpoint.exclude_from_loading dataloader."
+        )
+    return TargetFiles(folder.files(), tuple(losses))
+
+
+def _add_values(
+    folder: DcpFolderBuilder, contents: CheckpointContents, values: Mapping[str, Any]
+) -> None:
+    """Add plain values by path, and the tensors that are neither weights nor states."""
+    for path, value in flatten(values):
         folder.value(path, value)
     for name, value in contents.values.items():
         if isinstance(value, Tensor):
             folder.tensor(tuple(name.split(".")), value, value.dtype, sharded=False)
-    return TargetFiles(folder.files(), tuple(state_dicts.describe_losses(contents, options)))
 
 
 def add_model(
-    folder: DcpFolderBuilder, contents: CheckpointContents, options: ConvertOptions
+    folder: DcpFolderBuilder,
+    contents: CheckpointContents,
+    options: ConvertOptions,
+    below: KeyPath = ("model",),
 ) -> None:
-    """Add weights and buffers."""
+    """Add weights and buffers below a key."""
     for name, tensor in contents.tensors.items():
         sharded = name not in contents.buffers
-        folder.tensor(("model", name), tensor, options.weight_dtype(tensor), sharded=sharded)
+        folder.tensor((*below, name), tensor, options.weight_dtype(tensor), sharded=sharded)
     for name, first in contents.ties.items():
         if first in contents.tensors:
-            folder.add_alias(("model", name), ("model", first))
+            folder.add_alias((*below, name), (*below, first))
 
 
 def add_optimizer(
@@ -65,24 +111,44 @@ def add_optimizer(
     section: str = "optimizer",
 ) -> None:
     """Add the states by name, and the groups, below the key ``section``."""
-    for name in dict.fromkeys((*optimizer.tensors, *optimizer.numbers)):
-        param = contents.tensors.get(name)
-        for key, tensor in optimizer.tensors.get(name, {}).items():
-            sharded = param is not None and tensor.shape == param.shape
-            folder.tensor((section, "state", name, key), tensor, tensor.dtype, sharded=sharded)
-        numbers = dict(optimizer.numbers.get(name, {}))
-        if "step" not in numbers and isinstance(contents.step, int):
-            numbers["step"] = contents.step
-        for key, number in numbers.items():
-            path = (section, "state", name, key)
-            if key in SCALAR_STATES:
-                folder.number(path, float(number))
-            else:
-                folder.value(path, number)
+    _add_states(folder, contents, optimizer, lambda name, key: (section, "state", name, key))
     for at, group in enumerate(state_dicts.optimizer_groups(contents, optimizer) if groups else ()):
         for key, value in {**group.options, "params": list(group.params)}.items():
             if key != "param_names" and is_plain(value):
                 folder.value((section, "param_groups", at, key), value)
+
+
+def _add_flat_optimizer(
+    folder: DcpFolderBuilder, contents: CheckpointContents, optimizer: OptimizerState
+) -> None:
+    """Add the states, and the options of each parameter, in one level of keys."""
+    _add_states(folder, contents, optimizer, lambda name, key: ("optimizer", f"state.{name}.{key}"))
+    for group in state_dicts.optimizer_groups(contents, optimizer):
+        for key, value in state_dicts.plain_options(group).items():
+            for name in group.params:
+                folder.value(("optimizer", f"param_groups.{name}.{key}"), value)
+
+
+def _add_states(
+    folder: DcpFolderBuilder,
+    contents: CheckpointContents,
+    optimizer: OptimizerState,
+    path_of: Callable[[str, str], KeyPath],
+) -> None:
+    """Add the states of each parameter at ``path_of`` its name and the state's."""
+    for name in dict.fromkeys((*optimizer.tensors, *optimizer.numbers)):
+        param = contents.tensors.get(name)
+        for key, tensor in optimizer.tensors.get(name, {}).items():
+            sharded = param is not None and tensor.shape == param.shape
+            folder.tensor(path_of(name, key), tensor, tensor.dtype, sharded=sharded)
+        numbers = dict(optimizer.numbers.get(name, {}))
+        if "step" not in numbers and isinstance(contents.step, int):
+            numbers["step"] = contents.step
+        for key, number in numbers.items():
+            if key in SCALAR_STATES:
+                folder.number(path_of(name, key), float(number))
+            else:
+                folder.value(path_of(name, key), number)
 
 
 def flatten(

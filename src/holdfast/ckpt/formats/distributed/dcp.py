@@ -37,6 +37,8 @@ _SHARD = re.compile(r"__(\d+)_\d+\.distcp\Z")
 _STATE = re.compile(r"rank-(\d+)\.state\Z")
 _RANK_INDEX = re.compile(r"__(\d+)\.metadata\Z")
 WRITER = "torch.distributed.checkpoint"
+#: A value that torchtitan's Trainer saves, and its name.
+_TORCHTITAN_VALUE, _TORCHTITAN = "train_state.step", "torchtitan"
 
 
 def detect_format(path: Path) -> CheckpointFormat | None:
@@ -56,7 +58,9 @@ def read_contents(path: Path, hints: MappingHints | None = None) -> CheckpointCo
     """
     folder = DcpFolder(path)
     sections = folder.sections()
-    return folder.contents(CheckpointFormat.DCP, sections, folder.optimizer(sections, hints))
+    writer = _TORCHTITAN if _TORCHTITAN_VALUE in sections.values else WRITER
+    optimizer = folder.optimizer(sections, hints)
+    return folder.contents(CheckpointFormat.DCP, sections, optimizer, writer=writer)
 
 
 class DcpFolder:
@@ -69,7 +73,7 @@ class DcpFolder:
         self.problems: list[FileProblem] = []
         self.notes: list[str] = []
         self.blobs = EmbeddedValues(path)
-        self._incomplete_files = self._find_incomplete_files()
+        self._find_incomplete_files()
 
     def sections(self, entries: Iterable[IndexEntry] | None = None) -> Sections:
         """Split the entries into model, optimizer and other values."""
@@ -178,8 +182,8 @@ class DcpFolder:
         ]
         return max(ranks) + 1 if ranks else Unknown("no file name contains a rank")
 
-    def _find_incomplete_files(self) -> set[str]:
-        """Return the indexed files that are missing or truncated; each is a problem."""
+    def _find_incomplete_files(self) -> None:
+        """Add the indexed files that are missing or truncated to the problems."""
         self._required_sizes: dict[str, int] = {}
         for entry in self.entries:
             for chunk in entry.chunks:
@@ -190,7 +194,6 @@ class DcpFolder:
         self._keys_are_joined = all(
             entry.path == (entry.key,) for entry in self.entries
         ) and _has_section_words(self.entries)
-        short = set()
         for file, needed in sorted(self._required_sizes.items()):
             actual = self.files.get(file)
             if actual is None:
@@ -207,10 +210,6 @@ class DcpFolder:
                 self.problems.append(
                     FileProblem(kind="truncated", file=file, why=why, rank=rank_in_name(file))
                 )
-            else:
-                continue
-            short.add(file)
-        return short
 
     def _is_complete(self, chunk: IndexChunk) -> bool:
         actual = self.files.get(chunk.file)

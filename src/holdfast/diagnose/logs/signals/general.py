@@ -17,7 +17,7 @@ DEVICES_AND_NETWORK = rows(
             r"(?P<wanted>[\d.]+ [KMG]iB)(?:\.? \(?GPU (?P<gpu>\d+))?)?"
         ),
     ),
-    ("cuda-out-of-memory", r"(?:NPU|XPU|MUSA|MLU) out of memory"),
+    ("cuda-out-of-memory", r"(?:NPU|XPU|MUSA|MLU) out of memory|EI0011\b.{0,200} of NPU memory"),
     (
         "cuda-out-of-memory",
         r"(?:^|[^.\w])OutOfMemoryError|(?:torch|cuda|memory|triton)\.OutOfMemoryError",
@@ -27,7 +27,7 @@ DEVICES_AND_NETWORK = rows(
         r"CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
     ),
     ("cuda-out-of-memory", r"Failed to CUDA (?:m|c)alloc (?:async )?\d+ bytes"),
-    ("cuda-out-of-memory", r"Cuda failure '?(?:\d+ '?)?out of memory"),
+    ("cuda-out-of-memory", r"(?:Cuda|HIP) failure '?(?:\d+ '?)?out of memory"),
     ("iommu-warned", r"Missing .iommu=pt. from kernel command line"),
 )
 
@@ -85,6 +85,7 @@ COLLECTIVES = rows(
     (
         "socket-timeout",
         r"EI0006\b.{0,60}[Gg]etting socket times? ?out|EI0002\b.{0,80}Notify register times out",
+        r"wait socket establish timeout",
         r"[Nn]otify wait execute failed",
         r"ACL stream synchronize failed, error code:(?:507048|107020)",
     ),
@@ -153,7 +154,10 @@ TRAINING = rows(
         r"[Ee]xtracting (?:features|archive)|[Mm]erging (?:weights|adapters|shards)",
         r"[Cc]onverting (?:checkpoint|model|dataset)|[Ss]ampling (?:images|videos)",
         r"[Ll]oading (?:dataset|annotations|index)|[Dd]ownloading .{0,80}\d ?%|\(main process\)",
+        # torch.compile
+        r"AUTOTUNE \w{1,40}\(|Recompiling function \w+ in |torch\._dynamo hit config\.\w+_limit",
     ),
+    ("took-long", r"AUTOTUNE benchmarking takes (?P<seconds>\d{2,7}(?:\.\d{1,6})?) seconds"),
     (
         "took-long",
         (

@@ -30,7 +30,7 @@ PROCESS_RANKS = (
     ScanRow(
         "pid-rank",
         r"\b[Rr]ank[ =:]{0,2}(?P<rank>\d{1,6})\b[^=:]{0,24}\bpid[ =:]{1,2}(?P<pid>\d{2,8})\b",
-        find=r"[Rr]ank.{0,30}\bpid[ =:]",
+        find=r"\bpid[ =:]{1,2}\d{2}",
     ),
     # Ray's prefix of an actor, whose lines have its rank from then on.
     ScanRow("actor-rank", r"^\[?[Rr]ank[ =:_]{0,2}\d", find=r" pid=\d+[^)\n]{0,60}\) \[?[Rr]ank"),

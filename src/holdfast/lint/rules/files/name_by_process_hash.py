@@ -8,6 +8,11 @@ from holdfast.lint.rules.rule import Rule, RuleTier
 
 
 def _message(divergence: Divergence) -> str:
+    if divergence.kind == "random-name":
+        return (
+            f"each rank draws its own number for `{divergence.text}`: unless all have the same "
+            "seed, they use different names; draw it on rank 0 and broadcast it"
+        )
     return (
         f"`{divergence.text}` differs between processes (PYTHONHASHSEED), and all ranks use it in "
         "a name: they look for different files; use hashlib.sha256(text.encode()).hexdigest()"
@@ -20,7 +25,8 @@ RULE = Rule(
     tier=RuleTier.DATA,
     what_it_does=(
         "Finds `hash()` in a name that all ranks build, such as that of a cache file: strings and "
-        "most objects hash differently in each process unless PYTHONHASHSEED is set."
+        "most objects hash differently in each process unless PYTHONHASHSEED is set. Also finds "
+        "random numbers in such a name."
     ),
     known_misses="Hashes that are stored in a variable before they become part of a name.",
     bad="""\
@@ -37,6 +43,6 @@ def cached(key, folder):
     name = hashlib.sha256(key.encode()).hexdigest()
     return torch.load(f"{folder}/{name}.pt", weights_only=True)
 """,
-    kinds=("hashed", "habit-name"),
+    kinds=("hashed", "random-name", "habit-name"),
     message=_message,
 )

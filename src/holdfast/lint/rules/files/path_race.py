@@ -16,12 +16,20 @@ _MESSAGES = {
     "numbered": "each rank derives {path}{place} from its own count of the entries in a folder "
     "that the others fill, so that ranks use different paths; count on rank 0 and "
     "broadcast the path",
+    "clocked": "each rank makes {path} with its own time or random name, so that ranks use "
+    "different folders; choose the name on rank 0 and broadcast it",
     "counted": "each rank searches for the first free name for {path}{place} while another one "
     "writes, so that ranks continue with different names; search on rank 0 and broadcast the name",
     "tested": "all ranks leave if {path} exists{place}, and one of them writes it right "
     "afterwards: a late rank sees the new file; test on rank 0 and broadcast the answer",
     "folder": "one rank removes the folder {path} although other ranks may still use files in it "
     "at {guard}; wait in a barrier before",
+    "unready": "all ranks write to {path} right after one rank prepared it at {guard}, which the "
+    "others may be ahead of; wait in a barrier in between",
+    "turn": "each rank removes {path} in its turn, although the first one may already have made it "
+    "anew; let one rank remove it before a barrier",
+    "group": "one rank of each group writes {path}, so that several ranks write it at once; test "
+    "the global rank, or put the rank into the path",
     "admitted": "the test lets ranks 0 and 1 pass, and both write {path} at {guard}; compare with "
     "rank 0",
 }
@@ -41,8 +49,8 @@ RULE = Rule(
     what_it_does=(
         "Finds paths that ranks of a distributed program change at the same time: tested and then "
         "created without `exist_ok`, listed and then removed, numbered by a count of entries, "
-        "tested while rank 0 writes them, removed as a folder without a barrier, written under a "
-        "test that two ranks pass, or built with make."
+        "tested while rank 0 writes them, made or removed as a folder without a barrier, removed "
+        "by ranks in turn, written under a test that several ranks pass, or built with make."
     ),
     known_misses=(
         "A path, test, function, decorator or context manager with words that suggest a rank, host "

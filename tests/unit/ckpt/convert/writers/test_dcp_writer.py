@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from holdfast.ckpt.convert.options import ConvertOptions
 from holdfast.ckpt.convert.writers import dcp as writer
+from holdfast.ckpt.formats import registry
 from holdfast.ckpt.formats.distributed import dcp as reader
 from holdfast.ckpt.tensor_blocks import TensorReader
 from tests.golden.checkpoints.making import launched
@@ -148,3 +149,58 @@ def next_losses(module, optimizer):
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def empty(value):
+    """Return what ``dcp.load`` fills in."""
+    if isinstance(value, dict):
+        return {key: empty(each) for key, each in value.items()}
+    return torch.zeros_like(value) if torch.is_tensor(value) else None
+
+
+def torchtitan_state(module, optimizer):
+    """Return what torchtitan's CheckpointManager saves: one level of optimizer keys, by name."""
+    state = {}
+    for group in optimizer.param_groups:
+        options = {key: value for key, value in group.items() if key != "params"}
+        for parameter in group["params"]:
+            name = next(name for name, each in module.named_parameters() if each is parameter)
+            state |= {f"state.{name}.{k}": v for k, v in optimizer.state[parameter].items()}
+            state |= {f"param_groups.{name}.{k}": v for k, v in options.items()}
+    return {
+        **module.state_dict(),
+        "optimizer": state,
+        "lr_scheduler": {"last_epoch": STEPS},
+        "train_state": {"step": STEPS, "ntokens_seen": 640},
+        "dataloader": {"dp_world_size": 1, "dp_rank_0": {"step": 99}},
+    }
+
+
+def test_torchtitan_is_recognized_and_written(tmp_path, trained):
+    module, optimizer = trained
+    folder = tmp_path / "checkpoint" / "step-3"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # single-process warning
+        dcp.save(torchtitan_state(module, optimizer), checkpoint_id=folder, no_dist=True)
+    source = registry.read_checkpoint(tmp_path / "checkpoint")
+    assert (source.step, source.writer, source.problems) == (STEPS, "torchtitan", ())
+    same_optimizer(source, states_of(module, optimizer))
+    assert source.values["lr_scheduler.last_epoch"] == STEPS
+    assert len(source.optimizer.groups) == len(optimizer.param_groups)
+    written = writer.write(source, ConvertOptions(ranks=2, form="torchtitan"))
+    assert written.losses == ()
+    target = stream(written, source, tmp_path / "to")
+    expected = torchtitan_state(module, optimizer)
+    states = {key: empty(value) for key, value in expected.items()}
+    loaded(states, target)
+    assert states["train_state"] == {"step": STEPS, "ntokens_seen": 640}
+    for key in module.state_dict():
+        assert torch.equal(states[key], expected[key]), key
+    for key, value in expected["optimizer"].items():
+        found = states["optimizer"][key]
+        assert torch.equal(found, value) if torch.is_tensor(value) else found == value, key
+    plain = neutral(tmp_path, module, optimizer, step=STEPS, values={"scheduler.last_epoch": 7})
+    written = writer.write(plain, ConvertOptions(form="torchtitan"))
+    assert "exclude_from_loading dataloader" in written.losses[0]
+    found = reader.read_contents(stream(written, plain, tmp_path / "plain"))
+    assert (found.values["lr_scheduler.last_epoch"], found.step) == (7, STEPS)

@@ -3,13 +3,12 @@
 import msgspec
 import pytest
 
+from holdfast.core import ledger
 from holdfast.core.adjustments import Adjustments, StepWindow
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.failures import JobFailure, RecoveryAction, RecoveryDecision
 from holdfast.core.findings import Fact
-from holdfast.launcher import ledger
-from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure, RecoveryDecision
-from holdfast.launcher.policy.decisions import RecoveryAction
+from holdfast.core.ledger import Ledger, LedgerEvent, LedgerRecord
 
 FAILURE = JobFailure(
     at=5.0,

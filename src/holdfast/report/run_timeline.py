@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from holdfast.core.errors import MissingFile
+from holdfast.core.failures import JobFailure
 from holdfast.core.findings import Fact
+from holdfast.core.ledger import FILE, LedgerEvent, LedgerRecord
 from holdfast.core.rank_sets import compress_ranks
 from holdfast.core.text import encodable, format_duration, one_line, pluralize
-from holdfast.launcher.ledger import FILE, LedgerEvent, LedgerRecord
-from holdfast.launcher.policy import JobFailure
 
 #: Number of facts shown per failure; the incident report has all.
 MAX_FACTS = 4
@@ -36,9 +36,8 @@ def find_newest_run(base: Path) -> Path:
         return base
     runs = sorted(path.parent for path in base.glob(f"*/{FILE}"))
     if not runs:
-        raise MissingFile(
-            base, why=f"it contains no {FILE}", next_step="pass a run folder of `holdfast run`"
-        )
+        why = f"it contains no {FILE}" if base.exists() else MissingFile.why
+        raise MissingFile(base, why=why, next_step="pass a run folder of `holdfast run`")
     return runs[-1]
 
 

@@ -19,9 +19,9 @@ import msgspec
 from holdfast.core.adjustments import Adjustments
 from holdfast.core.documents import decode_document, read_bounded
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.failures import JobFailure, PastFailure, RecoveryDecision
 from holdfast.core.findings import Finding
 from holdfast.core.text import os_error_reason
-from holdfast.launcher.policy import JobFailure, PastFailure, RecoveryDecision
 
 SCHEMA = "holdfast/ledger/1"
 FILE = "ledger.jsonl"
