@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.findings import Level
+from holdfast.lint.options import LintOptions
 from holdfast.lint.run import lint_paths
 
 GUARD = """\
@@ -357,6 +358,107 @@ HABITS = {
             return False
         """,
     ),
+    "a decision of one rank": (
+        """\
+        import torch.distributed as dist
+
+        def train(batches, monitor):
+            stop = False
+            for batch in batches:
+                if monitor.gpu_rank == 0:
+                    stop = monitor.is_over(batch)
+                if stop:
+                    break  # found
+                monitor.synchronize(batch)
+                dist.barrier(group=None)
+        """,
+        """\
+        import torch.distributed as dist
+
+        def train(batches, monitor):
+            stop = False
+            for batch in batches:
+                if monitor.gpu_rank == 0:
+                    stop = monitor.is_over(batch)
+                monitor.synchronize(batch)
+                dist.barrier(group=None)
+            return stop
+        """,
+    ),
+    "members of the rank's own group": (
+        """\
+        import torch.distributed as dist
+
+        def ends(grid):
+            return dist.new_group(ranks=[grid.pp_group[0], grid.pp_group[-1]])  # found
+        """,
+        """\
+        import torch.distributed as dist
+
+        def ends(grid):
+            for ranks in grid.pp_groups:
+                group = dist.new_group(ranks=[ranks[0], ranks[-1]])
+            return group
+        """,
+    ),
+    "an iterator that ends on one rank": (
+        """\
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(model, batches):
+            model = DistributedDataParallel(model)
+            while True:  # found
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                model(batch).sum().backward()
+        """,
+        """\
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(model, batches, steps):
+            model = DistributedDataParallel(model)
+            for _ in range(steps):
+                model(next(batches)).sum().backward()
+        """,
+    ),
+    "a wrapped model is evaluated on one rank": (
+        """\
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(self, model, batches):
+            model = DistributedDataParallel(model)
+            if self.gpu_rank == 0:
+                self.evaluate(model, batches)  # found
+        """,
+        """\
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(self, model, batches):
+            model = DistributedDataParallel(model)
+            if self.gpu_rank == 0:
+                self.evaluate(model.module, batches)
+        """,
+    ),
+    "shares of lists that each rank shuffles": (
+        """\
+        import random
+        import torch.distributed as dist
+
+        def mine(files, world_size):
+            random.shuffle(files)  # found
+            return files[dist.get_rank() :: world_size]
+        """,
+        """\
+        import random
+        import torch.distributed as dist
+
+        def mine(files, world_size):
+            random.Random(7).shuffle(files)
+            return sorted(files)[dist.get_rank() :: world_size]
+        """,
+    ),
 }
 
 
@@ -374,3 +476,16 @@ def test_a_habit_is_a_note(tmp_path, program):
 @pytest.mark.parametrize("program", by_habit(1))
 def test_a_mended_habit_is_not_reported(tmp_path, program):
     assert findings(tmp_path, textwrap.dedent(program)) == []
+
+
+def test_a_test_of_files_is_shown_with_strict_only(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\n\ndef save(self, files, path):\n"
+        "    if files.isfile(path):\n        return\n    dist.barrier()\n"
+    )
+    shown = [
+        [item.finding.subject.line for item in lint_paths([tmp_path], options).findings]
+        for options in (LintOptions(), LintOptions(strict=True))
+    ]
+    assert shown[0] == []
+    assert shown[1]

@@ -60,6 +60,7 @@ class Program:
     """
 
     def __init__(self, modules: Mapping[str, Module], *, strict: bool = False) -> None:
+        self._strict = strict
         self._state = state = InterpreterState(modules)
         self._recorder = DivergenceRecorder(state, strict=strict)
         self._runner = FunctionRunner(state, self._recorder)
@@ -97,7 +98,7 @@ class Program:
             if not (divergence.by_name and (divergence.kind, divergence.guard) in proved):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
         known = {(item.location.file, item.location.line) for item in divergences.values()}
-        for divergence in find_by_name(modules):
+        for divergence in find_by_name(modules, strict=self._strict):
             file, line = divergence.location.file, divergence.location.line
             if not any((file, near) in known for near in (line - 1, line, line + 1)):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)

@@ -7,7 +7,8 @@ rank's own because its name says so.
   programs       which functions of a program enter collectives
   local_values   values of a rank's own
   guards         collectives under such tests, and exits before them
-  habits         devices, roots, samplers, seeds, names, exceptions
+  devices        GPUs and main processes by the wrong rank
+  habits         roots, samplers, seeds, paths, loops, exceptions
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from holdfast.lint.patterns.rank_guards import iter_units
 from holdfast.lint.sources.modules import Module
 
 
-def find_by_name(modules: Collection[Module]) -> Iterator[Divergence]:
-    """Yield the divergences that names reveal, in modules of programs with several ranks."""
+def find_by_name(modules: Collection[Module], *, strict: bool = False) -> Iterator[Divergence]:
+    """Yield the divergences that names reveal, in modules of programs with several ranks.
+
+    ``strict``: also those by tests of which files exist.
+    """
     chosen = [module for module in modules if not module.is_test]
     if not any(is_distributed(module.text) for module in chosen):
         return
@@ -32,6 +36,6 @@ def find_by_name(modules: Collection[Module]) -> Iterator[Divergence]:
     for module in chosen:
         if collectives.concern(module):
             for unit in iter_units(module, collectives.words):
-                yield from find_guarded(collectives, unit)
+                yield from find_guarded(collectives, unit, strict=strict)
         if is_distributed(module.text):
             yield from find_habits(collectives, module)

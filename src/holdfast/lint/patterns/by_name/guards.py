@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import Operation
@@ -23,6 +25,7 @@ _RUNS_ONE_RANK = re.compile(r"rank_zero_only|main_process_only|on_main_process|m
 _CONTEXT = re.compile(r"main_process_first|no_sync|zero_first|master_first|rank_zero_first")
 #: A test by which a rank of the data-parallel group is chosen.
 _DATA_RANK = re.compile(r"\bdp_rank|data_parallel_rank")
+_FILE_TEST = re.compile(r"\b(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MAX_TEXT = 70
 
 
@@ -36,20 +39,23 @@ class _Guard:
     loop: ast.For | ast.AsyncFor | ast.While | None
 
 
-def find_guarded(collectives: NamedCollectives, unit: Unit) -> Iterator[Divergence]:
+def find_guarded(
+    collectives: NamedCollectives, unit: Unit, *, strict: bool
+) -> Iterator[Divergence]:
     """Yield collectives that only some ranks enter, and exits that skip one."""
     functions = [node for node in unit.nodes if isinstance(node, FUNCTIONS)]
     blocks = [function.body for function in functions]
     if not isinstance(unit.node, FUNCTIONS):
         blocks.append([unit.node])
     for block in blocks:
-        yield from _FunctionGuards(collectives, unit).find(block)
+        yield from _FunctionGuards(collectives, unit, strict=strict).find(block)
 
 
 class _FunctionGuards:
     """The guarded collectives of one function."""
 
-    def __init__(self, collectives: NamedCollectives, unit: Unit) -> None:
+    def __init__(self, collectives: NamedCollectives, unit: Unit, *, strict: bool) -> None:
+        self.strict = strict
         self.collectives, self.unit, self.module = collectives, unit, unit.module
         self.local = LocalValues(unit)
 
@@ -70,7 +76,9 @@ class _FunctionGuards:
 
     def _judge(self, guard: _Guard) -> Divergence | None:
         node = guard.node
-        by_rank = is_rank_test(node.test, self.collectives.one_sided)
+        by_rank = is_rank_test(node.test, self.collectives.one_sided) or (
+            self.local.is_decided_by_one(node.test, self.collectives.one_sided)
+        )
         yes = self.collectives.first(self.module, node.body)
         no = self.collectives.first(self.module, node.orelse)
         kind = TaintKind.RANK if by_rank else TaintKind.NAMED
@@ -80,9 +88,24 @@ class _FunctionGuards:
                 return self._branch(guard, yes or no, kind)
             if yes is not None:
                 return None
+            forward = self.local.forward_in(node.body) if by_rank else None
+            if forward is not None and self.local.forward_in(node.orelse) is None:
+                return self._divergence("branch", forward.call, guard, forward, kind)
         elif not self.local.is_local(node.test):
-            return None
+            return self._by_files(guard, yes, no) if self.strict else None
         return self._exit(guard, kind)
+
+    def _by_files(
+        self, guard: _Guard, yes: EnteredCall | None, no: EnteredCall | None
+    ) -> Divergence | None:
+        """Return the divergence by a test of which files exist, as an undecided one."""
+        if not _FILE_TEST.search(ast.unparse(guard.node.test)):
+            return None
+        if (yes is None) != (no is None):
+            found = self._branch(guard, yes or no, TaintKind.FILES)
+        else:
+            found = self._exit(guard, TaintKind.FILES)
+        return replace(found, kind="undecided") if found is not None else None
 
     def _is_known_parameter(self, test: ast.expr) -> bool:
         """Return True if the test is of a parameter for which a constant is passed."""
@@ -166,7 +189,9 @@ class _FunctionGuards:
         text = text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
         source = TaintSource(kind, self.module.file, node.lineno, text, by_name=True)
         operation = Operation(
-            entered.name, SourceLine(entered.module.file, entered.line, location.function)
+            entered.name,
+            SourceLine(entered.module.file, entered.line, location.function),
+            kind=entered.kind,
         )
         return Divergence(
             what, location, guard_location, f"if {text}", (source,), operation, detail=detail

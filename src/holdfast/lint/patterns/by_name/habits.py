@@ -10,18 +10,25 @@ import re
 from collections.abc import Callable, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
-from holdfast.lint.patterns.by_name.local_values import is_wrapped
+from holdfast.lint.patterns.by_name.devices import (
+    device_index,
+    device_name,
+    habit,
+    late_device,
+    main_by_local_rank,
+    swapped_ranks,
+)
+from holdfast.lint.patterns.by_name.local_values import LocalValues, is_wrapped
 from holdfast.lint.patterns.by_name.names import is_none, is_rank, names_group
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
-from holdfast.lint.patterns.rank_guards import Unit, is_guarded, iter_units
-from holdfast.lint.patterns.scopes import argument
-from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
+from holdfast.lint.patterns.rank_guards import Unit, is_guarded, is_rank_test, iter_units
+from holdfast.lint.patterns.scopes import LOOPS, argument
+from holdfast.lint.sources.modules import Module, dotted_name, last_name
 
 _WORDS = re.compile(
     r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\(|sched\w*\.step\("
     r"|DataLoader\(|manual_seed\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
-    r"|destroy_process_group|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
+    r"|destroy_process_group|next\(|range\(|shuffle\(|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
 )
 #: Rooted collectives, with the position and the names of the root.
 _ROOTED = {
@@ -30,14 +37,6 @@ _ROOTED = {
     "gather": (2, "dst"),
     "scatter": (2, "src"),
 }
-_GLOBAL_RANK = re.compile(r"^(?:global_rank|world_rank|get_rank|get_global_rank)$")
-_MAIN_FUNCTION = re.compile(
-    r"^_?(?:is|if|am_i|on)_(?:main|master|rank_?(?:0|zero)|root|primary)\w*$"
-)
-_LOCAL_RANK = re.compile(r"LOCAL_RANK|\blocal_rank\b|get_local_rank\(")
-_GLOBAL_RANK_READ = re.compile(
-    r"get_rank\(|['\"]RANK['\"]|global_rank|node_rank|NODE_RANK|GROUP_RANK"
-)
 _PATH_NAME = re.compile(
     r"(?:dir|folder|path|exp_name|run_name|run_id|experiment|output_name|log_name|save_name"
     r"|timestamp|time_?str|checkpoint_name|ckpt_name)s?$",
@@ -61,6 +60,14 @@ _PREPARES_LOADERS = re.compile(
     r"accelerator\.prepare|setup_dataloaders|LightningDataModule|LightningModule|prepare_data_loader"
     r"|deepspeed\.initialize\([^)]*training_data|DistributedSampler|DistSampler|dist_sampler"
 )
+_OWN_GROUP = re.compile(
+    r"\b(?:pp|tp|dp|mp|ep|cp|sp|pipe|my|own)_?\w*(?:group|ranks)\b|get_process_group_ranks\("
+)
+_BATCH_LENGTH = re.compile(
+    r"\blen\((?:\w+\.)*(?:batch|samples?|inputs|data_BT|queries|rollouts|experiences?|prompts|texts)"
+    r"\w*(?:\[[^\]]*\])?\)|\b(?:batch|input_ids|data|samples?)\w*(?:\[[^\]]*\])?\.(?:shape\[0\]"
+    r"|size\(0\))"
+)
 _STARTS = re.compile(r"init_process_group\(|DistributedDataParallel\(|\bDDP\(|\binit_distributed")
 
 
@@ -69,90 +76,29 @@ def find_habits(collectives: NamedCollectives, module: Module) -> Iterator[Diver
     if _WORDS.search(module.text) is None:
         return
     for unit in iter_units(module, _WORDS):
-        yield from _main_by_local_rank(unit)
+        yield from main_by_local_rank(unit)
         for node in unit.nodes:
-            if isinstance(node, ast.Call):
-                for find in _CALL_HABITS.get(last_name(node.func), ()):
-                    yield from find(unit, node)
-                if _SCHEDULER.search(dotted_name(node.func)):
-                    yield from _local_schedule(unit, node)
-            elif isinstance(node, ast.Assign):
-                yield from _own_name(unit, node)
-                yield from _swapped_ranks(collectives, unit, node)
-            elif isinstance(node, ast.JoinedStr):
-                yield from _device_name(unit, node)
-            elif isinstance(node, ast.Try):
-                yield from _tries(unit, node)
+            yield from _habits_at(collectives, unit, node)
 
 
-def habit(unit: Unit, node: ast.AST, about: str, message: str) -> Divergence:
-    """Return the divergence of a habit."""
-    location = unit.location(node)
-    text = message.partition(":")[0]
-    source = TaintSource(TaintKind.NAMED, location.file, location.line, text, by_name=True)
-    return Divergence(f"habit-{about}", location, location, text, (source,), detail=message)
-
-
-def _global_rank_in(unit: Unit, node: ast.expr) -> bool:
-    """Return True for the global rank, by its name or by what its variable was assigned."""
-    if isinstance(node, ast.Call):
-        return _GLOBAL_RANK.match(last_name(node.func)) is not None and not node.args
-    name = last_name(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-    if not name:
-        return False
-    values = unit.assigned(ast.unparse(node))
-    if values:
-        return any(isinstance(value, ast.Call) and _global_rank_in(unit, value) for value in values)
-    return _GLOBAL_RANK.match(name) is not None
-
-
-def _device_index(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
-    """Yield the global rank as index of a device."""
-    position = 1 if last_name(call.func) == "device" else 0
-    index = argument(call, position, "index")
-    if index is not None and _global_rank_in(unit, index):
-        yield habit(unit, call, "device", _device_message(index))
-
-
-def _device_name(unit: Unit, node: ast.JoinedStr) -> Iterator[Divergence]:
-    for before, value in zip(node.values, node.values[1:], strict=False):
-        if (
-            isinstance(before, ast.Constant)
-            and str(before.value).endswith(("cuda:", "npu:"))
-            and isinstance(value, ast.FormattedValue)
-            and _global_rank_in(unit, value.value)
-        ):
-            yield habit(unit, node, "device", _device_message(value.value))
-
-
-def _device_message(index: ast.expr) -> str:
-    return (
-        f"the global rank `{ast.unparse(index)}` is used as the index of a GPU: on the second host "
-        "there is no such GPU; use LOCAL_RANK"
-    )
-
-
-def _late_device(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
-    """Yield a device that is set after a collective or group has used the first one."""
-    if not dotted_name(call.func).endswith("cuda.set_device"):
-        return
-    function = unit.function_of(call)
-    for other in [] if "device_id=" in unit.text(unit.node) else unit.calls:
-        name = last_name(other.func)
-        if (
-            name in ("new_group", "barrier", "all_reduce")
-            and other.lineno < call.lineno
-            and unit.function_of(other) is function
-            and "nccl" in unit.module.text.lower()
-        ):
-            yield habit(
-                unit,
-                other,
-                "device",
-                f"{name} runs before set_device at line {call.lineno}: with NCCL, all ranks of a "
-                "host create their first communicator on GPU 0",
-            )
-            return
+def _habits_at(collectives: NamedCollectives, unit: Unit, node: ast.AST) -> Iterator[Divergence]:
+    match node:
+        case ast.Call():
+            for find in _CALL_HABITS.get(last_name(node.func), ()):
+                yield from find(unit, node)
+            if _SCHEDULER.search(dotted_name(node.func)):
+                yield from _local_schedule(unit, node)
+        case ast.Assign():
+            yield from _own_name(unit, node)
+            yield from swapped_ranks(collectives, unit, node)
+        case ast.JoinedStr():
+            yield from device_name(unit, node)
+        case ast.Try():
+            yield from _tries(unit, node)
+        case ast.For() | ast.While():
+            yield from _loops(collectives, unit, node)
+        case _:
+            pass
 
 
 def _constant_root(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
@@ -281,7 +227,10 @@ def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
         or not _PATH_NAME.search(last_name(target))
         or not _PROCESS_VALUE.search(text)
         or re.search(r"broadcast|rank|temp|tmp", text)
-        or is_guarded(unit, node)
+        or any(
+            isinstance(parent, ast.If) and is_rank_test(unit, parent.test)
+            for parent, _ in unit.ancestors(node)
+        )
     ):
         return
     name = ast.unparse(target)
@@ -298,51 +247,6 @@ def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
             f"`{name}` contains the time or a random number of this process: each rank may use "
             "another one; broadcast that of rank 0",
         )
-
-
-def _swapped_ranks(
-    collectives: NamedCollectives, unit: Unit, node: ast.Assign
-) -> Iterator[Divergence]:
-    """Yield a local rank taken from the global one, or from the wrong element of a result."""
-    target, value = node.targets[0], node.value
-    if not isinstance(value, ast.Call):
-        return
-    if last_name(target) == "local_rank":
-        if dotted_name(value.func).endswith("distributed.get_rank") and not value.args:
-            message = (
-                "`local_rank` is set to the global rank: on the second host, there is no device of "
-                "this number; use LOCAL_RANK"
-            )
-            yield habit(unit, node, "local-rank", message)
-    elif isinstance(target, ast.Tuple):
-        names = [last_name(element) for element in target.elts]
-        returned = collectives.returned_names(last_name(value.func))
-        if "local_rank" in names and sorted(returned) == sorted(names) and returned != names:
-            message = (
-                f"{last_name(value.func)} returns {', '.join(returned)}, which are taken for "
-                f"{', '.join(names)}"
-            )
-            yield habit(unit, node, "local-rank", message)
-
-
-def _main_by_local_rank(unit: Unit) -> Iterator[Divergence]:
-    """Yield a test of the local rank in a function that names the one main process."""
-    function = unit.node
-    if not isinstance(function, FUNCTIONS) or not _MAIN_FUNCTION.match(function.name):
-        return
-    text = unit.text(function)
-    if not _LOCAL_RANK.search(text) or _GLOBAL_RANK_READ.search(text):
-        return
-    for node in unit.nodes:
-        if isinstance(node, (ast.If, ast.Return)) and _LOCAL_RANK.search(
-            ast.unparse(node.test if isinstance(node, ast.If) else node)
-        ):
-            message = (
-                f"{function.name} depends on the local rank: one rank on every host passes, and "
-                "all of them write"
-            )
-            yield habit(unit, node, "local-rank", message)
-            return
 
 
 def _number(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
@@ -447,13 +351,97 @@ def _calls_in(block: list[ast.stmt]) -> Iterator[ast.Call]:
                 yield node
 
 
+def _own_members(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield a group whose members each rank takes from a group of its own."""
+    members = argument(call, 0, "ranks")
+    if members is None or any(
+        isinstance(parent, (*LOOPS, ast.ListComp)) for parent, _ in unit.ancestors(call)
+    ):
+        return
+    texts = [ast.unparse(members)]
+    for node in ast.walk(members):
+        if isinstance(node, ast.Name):
+            texts += map(ast.unparse, unit.assigned(node.id))
+    if any(map(_OWN_GROUP.search, texts)):
+        message = (
+            "the members of this group are those of the rank's own group: ranks of other groups "
+            "call new_group with other members; create the groups of all in one order"
+        )
+        yield habit(unit, call, "group", message)
+
+
+def _loops(
+    collectives: NamedCollectives, unit: Unit, loop: ast.For | ast.While
+) -> Iterator[Divergence]:
+    """Yield loops of training whose number of iterations is the rank's own."""
+    trained = LocalValues(unit).training_in(collectives, loop.body)
+    if trained is None:
+        return
+    if isinstance(loop, ast.For):
+        text = _loop_length(unit, loop.iter)
+        if text and not _AVERAGED.search(text):
+            message = (
+                f"the number of iterations follows from `{text}`, which each rank has for itself, "
+                f"and each iteration enters the collectives of {trained.name}"
+            )
+            yield habit(unit, loop, "loop", message)
+        return
+    for node in ast.walk(loop):
+        if (
+            isinstance(node, ast.ExceptHandler)
+            and "StopIteration" in ast.unparse(node.type or node)
+            and isinstance(node.body[-1], ast.Break)
+        ):
+            message = (
+                "a rank leaves the loop when its own iterator ends, and the others wait for it in "
+                f"the collectives of {trained.name}: agree on the end"
+            )
+            yield habit(unit, loop, "loop", message)
+            return
+
+
+def _loop_length(unit: Unit, iterated: ast.expr) -> str:
+    """Return the length of a batch that a range follows from; empty for another loop."""
+    if not isinstance(iterated, ast.Call) or last_name(iterated.func) not in ("range", "trange"):
+        return ""
+    texts = [ast.unparse(iterated)]
+    for _ in range(2):
+        for name in re.findall(r"\b[a-z_]\w*\b(?!\()", " ".join(texts)):
+            texts += [text for text in map(ast.unparse, unit.assigned(name)) if text not in texts]
+    found = next(filter(None, map(_BATCH_LENGTH.search, texts)), None)
+    return found[0] if found is not None else ""
+
+
+def _own_shuffle(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+    """Yield an unseeded shuffle of a list of which each rank then takes a share."""
+    if "seed" in unit.module.text or not call.args:
+        return
+    text = ast.unparse(call.args[0])
+    for node in unit.nodes:
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Slice)
+            and ast.unparse(node.value) == text
+            and re.search(r"rank|process_index", ast.unparse(node.slice))
+            and node.lineno > call.lineno
+        ):
+            message = (
+                f"each rank shuffles `{text}` in another order, and takes a share of it at line "
+                f"{node.lineno}: shares overlap; shuffle with one seed"
+            )
+            yield habit(unit, call, "order", message)
+            return
+
+
 _CALL_HABITS: dict[str, tuple[Callable[[Unit, ast.Call], Iterator[Divergence]], ...]] = {
-    "set_device": (_device_index, _late_device),
-    "device": (_device_index,),
+    "set_device": (device_index, late_device),
+    "device": (device_index,),
     "DataLoader": (_unsharded,),
     "manual_seed": (_equal_seed,),
     "all_reduce": (_number,),
     "module": (_unwrapped,),
     "pop": (_own_order,),
+    "shuffle": (_own_shuffle,),
+    "new_group": (_own_members,),
     **dict.fromkeys(_ROOTED, (_constant_root,)),
 }

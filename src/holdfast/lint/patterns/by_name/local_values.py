@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from holdfast.lint.patterns.by_name.names import is_size_test
+from holdfast.lint.patterns.by_name.names import is_rank_test, is_size_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit
 from holdfast.lint.patterns.scopes import child_nodes
@@ -42,6 +42,13 @@ def is_wrapped(text: str) -> bool:
     return _WRAPPED.search(text) is not None
 
 
+#: A module that wraps the model, and a function that takes the wrapped one apart.
+_WRAPS = re.compile(r"DistributedDataParallel\(|\bDDP\(|FullyShardedDataParallel\(|\bFSDP\(")
+_UNWRAPS = re.compile(r"\.module\b|unwrap|without_ddp|raw_model|ema")
+_MODEL = re.compile(r"^(?:ddp_|fsdp_)?(?:model|net|network)$")
+_EVALUATES = re.compile(r"^(?:evaluat|validat|test_|test$|run_(?:val|eval)|infer|sample|generate)")
+
+
 class LocalValues:
     """The values of a function that each rank has for itself."""
 
@@ -56,7 +63,7 @@ class LocalValues:
         return not any(
             self._is_agreed(node.id, test.lineno)
             for node in ast.walk(test)
-            if isinstance(node, ast.Name)
+            if isinstance(node, ast.Name) and node.id != "self"
         )
 
     def _is_agreed(self, name: str, line: int) -> bool:
@@ -72,7 +79,43 @@ class LocalValues:
                 )
             ):
                 return True
-        return any(_AGREED.search(ast.unparse(value)) for value in self._unit.assigned(name))
+        return any(
+            _AGREED.search(ast.unparse(value))
+            for value in self._unit.assigned(name)
+            if value.lineno < line
+        )
+
+    def is_decided_by_one(self, test: ast.expr, one_sided: frozenset[str]) -> bool:
+        """Return True for a test of a variable that only the ranks of a rank test assign."""
+        function = self._unit.function_of(test)
+        for node in ast.walk(test):
+            if not isinstance(node, ast.Name) or self._is_agreed(node.id, test.lineno):
+                continue
+            values = [
+                value
+                for value in self._unit.assigned(node.id)
+                if self._unit.function_of(value) is function
+            ]
+            own = [value for value in values if self._is_under_rank_test(value, one_sided)]
+            if (
+                own
+                and any(value.lineno < test.lineno for value in own)
+                and all(
+                    value in own or isinstance(value, (ast.Constant, ast.UnaryOp))
+                    for value in values
+                )
+                and len(own) < len(values)
+            ):
+                return True
+        return False
+
+    def _is_under_rank_test(self, node: ast.AST, one_sided: frozenset[str]) -> bool:
+        return any(
+            isinstance(parent, ast.If)
+            and child is not parent.test
+            and is_rank_test(parent.test, one_sided)
+            for parent, child in self._unit.ancestors(node)
+        )
 
     def is_own_list(self, test: ast.expr) -> bool:
         """Return True for a test whether a list that the function fills has elements."""
@@ -116,3 +159,30 @@ class LocalValues:
             if not isinstance(node, FUNCTIONS):
                 stack.extend(reversed(child_nodes(node)))
         return None
+
+    def forward_in(self, block: Sequence[ast.stmt]) -> EnteredCall | None:
+        """Return the first evaluation of a model that the module wraps and does not unwrap."""
+        module = self._unit.module
+        if not _WRAPS.search(module.text) or _UNWRAPS.search(self._unit.text(self._unit.node)):
+            return None
+        for statement in block:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Call) and _is_forward(node):
+                    name = last_name(node.func)
+                    return EnteredCall(node, name, module, node.lineno, kind="forward")
+        return None
+
+
+def _is_forward(call: ast.Call) -> bool:
+    name = last_name(call.func)
+    passed = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return bool(passed) and (
+        _MODEL.match(name) is not None
+        or (
+            _EVALUATES.search(name) is not None
+            and any(
+                isinstance(value, (ast.Name, ast.Attribute)) and _MODEL.match(last_name(value))
+                for value in passed
+            )
+        )
+    )

@@ -48,6 +48,7 @@ class EnteredCall:
     module: Module
     line: int
     in_group: bool = False
+    kind: str = "collective"
 
 
 class NamedCollectives:
@@ -86,7 +87,9 @@ class NamedCollectives:
             pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\(")
             pending = {module for module in modules if pattern.search(module.text)}
         names = "|".join(map(re.escape, sorted({*self._entering, *self._training, "backward"})))
-        self.words = re.compile(rf"{_SEED_WORDS}|\b(?:{names})\(")
+        self.words = re.compile(
+            rf"{_SEED_WORDS}|\b(?:model|evaluate\w*|validat\w*)\(|\b(?:{names})\("
+        )
 
     def concern(self, module: Module) -> bool:
         """Return True if a module may enter collectives."""

@@ -8,7 +8,7 @@ from holdfast.lint.rules.rule import Rule, RuleTier, describe_operation
 
 
 def _matches(divergence: Divergence) -> bool:
-    return divergence.kind == "ranks" or divergence.op_kind == "creation"
+    return divergence.kind in ("ranks", "habit-group") or divergence.op_kind == "creation"
 
 
 def _message(divergence: Divergence) -> str:
@@ -56,7 +56,7 @@ def pairs():
             own_group = group
     return own_group
 """,
-    kinds=("ranks", "branch", "exit"),
+    kinds=("ranks", "branch", "exit", "habit-group"),
     matches=_matches,
     message=_message,
 )
