@@ -222,17 +222,15 @@ def _fork_programs():
 
 def _split_env(words):
     """Return a command without ``env [--chdir=FOLDER] [NAME=VALUE …]``, the variables, the folder."""
-    variables, folder, at = {}, None, 1
-    if words[:1] != ["env"]:
-        return words, variables, folder
-    while "=" in "".join(words[at : at + 1]):
-        name, _, value = words[at].partition("=")
-        if name == "--chdir":
-            folder = value
-        else:
-            variables[name] = value
-        at += 1
-    return words[at:], variables, folder
+    variables, folder = {}, None
+    if words[:1] == ["env"]:
+        while words and (words[0] == "env" or "=" in words[0]):
+            name, _, value = words.pop(0).partition("=")
+            if name == "--chdir":
+                folder = value
+            elif name != "env":
+                variables[name] = value
+    return words, variables, folder
 
 
 def _python_program(words):
