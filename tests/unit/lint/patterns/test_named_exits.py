@@ -166,12 +166,11 @@ CASES = {
             gang.barrier()
         """,
         """
-        def delete(tp_gang, folder):
-            if tp_gang.rank == 0:
-                if not folder.exists():
-                    return
-                folder.rmdir()
-            tp_gang.barrier()
+        def delete(gang, folder):
+            if gang.rank == 0:
+                if folder.exists():
+                    folder.rmdir()
+            gang.barrier()
         """,
     ),
 }
