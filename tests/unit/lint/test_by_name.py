@@ -459,6 +459,63 @@ HABITS = {
             return sorted(files)[dist.get_rank() :: world_size]
         """,
     ),
+    "an evaluation of the rank's own share": (
+        """\
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def evaluate(model, loader):
+            loss = 0.0
+            for batch in loader:
+                loss += model(batch).item()
+            return loss / len(loader)
+
+        def main(model, data):
+            loader = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+            loss = evaluate(model, loader)  # found
+            print(loss)
+        """,
+        """\
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def evaluate(model, loader):
+            loss = torch.zeros(2)
+            for batch in loader:
+                loss += model(batch)
+            dist.all_reduce(loss)
+            return loss[0] / loss[1]
+
+        def main(model, data):
+            loader = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+            loss = evaluate(model, loader)
+            print(loss)
+        """,
+    ),
+    "a gather of what a loop has collected": (
+        """\
+        import torch
+        import torch.distributed as dist
+
+        def collect(model, loader, parts):
+            scores = []
+            for batch in loader:
+                scores.append(model(batch))
+            joined = torch.cat(scores)
+            dist.all_gather(parts, joined)  # found
+        """,
+        """\
+        import torch
+        import torch.distributed as dist
+
+        def collect(model, loader, parts):
+            scores = []
+            for batch in loader:
+                scores.append(model(batch))
+            dist.all_gather_object(parts, torch.cat(scores))
+        """,
+    ),
 }
 
 

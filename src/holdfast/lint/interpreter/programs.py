@@ -97,7 +97,11 @@ class Program:
         for divergence in chain.from_iterable(patterns):
             if not (divergence.by_name and (divergence.kind, divergence.guard) in proved):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
-        known = {(item.location.file, item.location.line) for item in divergences.values()}
+        known = {
+            (item.location.file, item.location.line)
+            for item in divergences.values()
+            if item.kind != "undecided"
+        }
         for divergence in find_by_name(modules, strict=self._strict):
             file, line = divergence.location.file, divergence.location.line
             if not any((file, near) in known for near in (line - 1, line, line + 1)):

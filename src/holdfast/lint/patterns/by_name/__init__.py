@@ -8,6 +8,7 @@ rank's own because its name says so.
   local_values   values of a rank's own
   guards         collectives under such tests, and exits before them
   devices        GPUs and main processes by the wrong rank
+  results        results of a rank's own share
   habits         roots, samplers, seeds, paths, loops, exceptions
 """
 
@@ -20,6 +21,7 @@ from holdfast.lint.patterns.by_name.guards import find_guarded
 from holdfast.lint.patterns.by_name.habits import find_habits
 from holdfast.lint.patterns.by_name.names import is_distributed
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
+from holdfast.lint.patterns.by_name.results import find_results
 from holdfast.lint.patterns.rank_guards import iter_units
 from holdfast.lint.sources.modules import Module
 
@@ -39,3 +41,4 @@ def find_by_name(modules: Collection[Module], *, strict: bool = False) -> Iterat
                 yield from find_guarded(collectives, unit, strict=strict)
         if is_distributed(module.text):
             yield from find_habits(collectives, module)
+            yield from find_results(module)

@@ -82,8 +82,10 @@ class _FunctionGuards:
         yes = self.collectives.first(self.module, node.body)
         no = self.collectives.first(self.module, node.orelse)
         kind = TaintKind.RANK if by_rank else TaintKind.NAMED
-        own_list = not by_rank and self.local.is_own_list(node.test)
-        if by_rank or own_list:
+        local = self.local.is_local(node.test) or (
+            isinstance(node.body[-1], ast.Break) and self.local.stops_training(node.test)
+        )
+        if by_rank or local or self.local.is_own_list(node.test):
             if (yes is None) != (no is None):
                 return self._branch(guard, yes or no, kind)
             if yes is not None:
@@ -91,7 +93,7 @@ class _FunctionGuards:
             forward = self.local.forward_in(node.body) if by_rank else None
             if forward is not None and self.local.forward_in(node.orelse) is None:
                 return self._divergence("branch", forward.call, guard, forward, kind)
-        elif not self.local.is_local(node.test):
+        else:
             return self._by_files(guard, yes, no) if self.strict else None
         return self._exit(guard, kind)
 
@@ -146,6 +148,8 @@ class _FunctionGuards:
         node = guard.node
         for block, other in ((node.body, node.orelse), (node.orelse, node.body)):
             leaving = _leaving(block, nested=kind is TaintKind.RANK)
+            if kind is TaintKind.FILES and leaving is None and block:
+                leaving = block[-1] if isinstance(block[-1], ast.Raise) else None
             skipped = self._skipped(guard, leaving, other) if leaving is not None else None
             if leaving is not None and skipped is not None:
                 keyword = type(leaving).__name__.lower()

@@ -17,16 +17,25 @@ _LOCAL = re.compile(
     r"(?:\bis_?nan|\bisfinite|\bis_?inf)\(|\bmath\.is(?:nan|inf)"
     r"|\b(?:mask|masks|valid|keep|labels?|targets?)\w*(?:\.\w+\(\))*\.(?:any|all|sum|numel)\(\)"
     r"|\blen\((?:\w+\.)*(?:batch|samples?|inputs?|data|boxes|targets?|labels|losses|processes"
-    r"|child_processes|gt_\w+|losses|texts?|examples|items|indices|idxs?)\w*\) *(?:==|<|>|!=|$)"
-    r"|\w\.(?:numel|nelement)\(\) *(?:==|<|>|!=)"
+    r"|child_processes|gt_\w+|losses|texts?|examples|items|indices|idxs?)\w*\) *(?:(?:==|>"
+    r"|!=) *0\b|< *1\b|$)"
+    r"|\w\.(?:numel|nelement)\(\) *(?:==|>|!=) *0\b"
     r"|\bnot (?:\w+\.)*(?:batch|samples?|losses|valid_\w+)$"
     r"|\b(?:batch|samples?|loss) is None\b"
     r"|(?:loss|kl|policykl|perplexity|grad_?norm|val_acc\w*|accuracy|patience\w*)\b\w*['\"\]\)]*"
     r"(?:\.item\(\))? *(?:>|<|>=|<=) "
-    r"|time\.(?:time|monotonic|perf_counter)\(\) *(?:-|>)",
+    r"|time\.(?:time|monotonic|perf_counter)\(\) *(?:-|>)|\belapsed\w* *(?:>|>=) "
+    r"|\b(?:num|n)_(?:pos|valid|gts?|boxes|fg|instances|targets|labels|masks|objects)\w*"
+    r" *(?:==|<|>|<=|>=) *\d",
 )
 _AGREED = re.compile(
     r"all_?reduce|all_?gather|broadcast|reduce|gather|sync|barrier|agree|global|any_rank|across",
+    re.IGNORECASE,
+)
+#: A test by which training ends early.
+_STOPS = re.compile(
+    r"early_?stop(?!ping\b)|early_stopping\.|\bpatience|no_improve|bad_epochs|should_stop"
+    r"|stop_training|\bstop(?:per)?\b",
     re.IGNORECASE,
 )
 _WRAPPED = re.compile(
@@ -83,6 +92,15 @@ class LocalValues:
             _AGREED.search(ast.unparse(value))
             for value in self._unit.assigned(name)
             if value.lineno < line
+        )
+
+    def stops_training(self, test: ast.expr) -> bool:
+        """Return True for a test that ends training early, by a value of the rank's own."""
+        text = ast.unparse(test)
+        return (
+            _STOPS.search(text) is not None
+            and not _AGREED.search(self._unit.text(self._unit.node))
+            and not is_size_test(test)
         )
 
     def is_decided_by_one(self, test: ast.expr, one_sided: frozenset[str]) -> bool:

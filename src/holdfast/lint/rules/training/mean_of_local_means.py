@@ -43,6 +43,6 @@ def accuracy(hits, labels):
     dist.all_reduce(pair)
     return pair[0] / pair[1]
 """,
-    kinds=("mean",),
+    kinds=("mean", "habit-result"),
     message=_message,
 )
