@@ -4,7 +4,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
 from contextlib import closing
 
 import pytest
@@ -186,14 +185,23 @@ def test_slow_collectives_are_stored_and_kept_when_the_history_forgets_them(loca
     assert [each.operation for each in read_slow_collectives(store)] == ["all_reduce"]
 
 
-WRITER = """
-import sys
+WRITERS = """
+import os, sys
 from pathlib import Path
+import alembic.command, alembic.runtime.migration
 from holdfast.serve.store.database import HistoryStore
 from holdfast.serve.store.index import index_folders
-sys.stdin.readline()
-for _ in range(5):
-    index_folders(HistoryStore(sys.argv[1], create=True), [Path(each) for each in sys.argv[2:]])
+location, shared, *own = sys.argv[1:]
+reader, writer = os.pipe()
+for folder in own:
+    if os.fork() == 0:
+        os.close(writer)
+        os.read(reader, 1)  # ends when all processes exist
+        for _ in range(5):
+            index_folders(HistoryStore(location, create=True), [Path(folder), Path(shared)])
+        sys.exit()
+os.close(writer)
+sys.exit(any([os.wait()[1] for _ in own]))
 """
 
 
@@ -201,28 +209,10 @@ for _ in range(5):
 def test_eight_processes_create_and_write_one_store(location, tmp_path):
     """Each writes a run of its own and the same run as the others, five times."""
     shared = write_run(tmp_path / "runs" / "shared")
-    writers = []
-    for number in range(8):
-        own = write_run(tmp_path / "runs" / f"run{number}")
-        writers.append(
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, location, own, shared],
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    errors = []
-
-    def communicate(writer):
-        errors.append(writer.communicate("\n", timeout=100)[1])
-
-    threads = [threading.Thread(target=communicate, args=(writer,)) for writer in writers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (errors, [writer.returncode for writer in writers]) == ([""] * 8, [0] * 8)
+    own = [write_run(tmp_path / "runs" / f"run{number}") for number in range(8)]
+    command = [sys.executable, "-c", WRITERS, location, shared, *own]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.stderr, done.returncode) == ("", 0)
     runs = read_runs(HistoryStore(location))
     assert sorted(run.name for run in runs) == [*(f"run{number}" for number in range(8)), "shared"]
     assert {(len(run.starts), len(run.incidents)) for run in runs} == {(2, 1)}
