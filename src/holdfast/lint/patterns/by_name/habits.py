@@ -19,7 +19,7 @@ from holdfast.lint.patterns.by_name.devices import (
     swapped_ranks,
 )
 from holdfast.lint.patterns.by_name.local_values import LocalValues, is_wrapped
-from holdfast.lint.patterns.by_name.names import is_none, is_rank, names_group
+from holdfast.lint.patterns.by_name.names import is_none, is_rank, is_size_test, names_group
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit, is_guarded, is_rank_test, iter_units
 from holdfast.lint.patterns.scopes import LOOPS, argument
@@ -235,8 +235,11 @@ def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
         return
     name = ast.unparse(target)
     agreed = any(
-        re.search(r"broadcast|all_gather|gather_object", last_name(call.func))
-        and any(last_name(target) in ast.unparse(value) for value in call.args)
+        last_name(call.func) == "broadcast_object_list"
+        or (
+            re.search(r"broadcast|all_gather|gather_object", last_name(call.func))
+            and any(last_name(target) in ast.unparse(value) for value in call.args)
+        )
         for call in unit.calls
     )
     if not agreed:
@@ -333,7 +336,7 @@ def _tries(unit: Unit, node: ast.Try) -> Iterator[Divergence]:
         return
     for handler in node.handlers:
         text = ast.unparse(handler)
-        if _OUT_OF_MEMORY.search(text) and not isinstance(handler.body[-1], ast.Raise):
+        if _OUT_OF_MEMORY.search(text) and not _always_raises(handler.body):
             test = next((node for node in handler.body if isinstance(node, ast.If)), handler)
             yield habit(
                 unit,
@@ -342,6 +345,16 @@ def _tries(unit: Unit, node: ast.Try) -> Iterator[Divergence]:
                 "a rank that runs out of memory goes on here, while the "
                 "others wait for it in the collectives of the step: agree on it, or raise",
             )
+
+
+def _always_raises(block: list[ast.stmt]) -> bool:
+    """Return True if the block raises, unless there is one rank only."""
+    last = block[-1] if block else None
+    if isinstance(last, ast.If):
+        return (is_size_test(last.test) or _always_raises(last.body)) and _always_raises(
+            last.orelse
+        )
+    return isinstance(last, ast.Raise)
 
 
 def _calls_in(block: list[ast.stmt]) -> Iterator[ast.Call]:
@@ -375,7 +388,7 @@ def _loops(
 ) -> Iterator[Divergence]:
     """Yield loops of training whose number of iterations is the rank's own."""
     trained = LocalValues(unit).training_in(collectives, loop.body)
-    if trained is None:
+    if trained is None or re.search(r"\.join\b(?!\(['\"\w])|\bJoin\(", unit.text(unit.node)):
         return
     if isinstance(loop, ast.For):
         text = _loop_length(unit, loop.iter)
