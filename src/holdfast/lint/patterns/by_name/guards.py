@@ -57,7 +57,7 @@ class _FunctionGuards:
     def __init__(self, collectives: NamedCollectives, unit: Unit, *, strict: bool) -> None:
         self.strict = strict
         self.collectives, self.unit, self.module = collectives, unit, unit.module
-        self.local = LocalValues(unit)
+        self.local = LocalValues(collectives, unit)
 
     def find(self, block: Sequence[ast.stmt]) -> list[Divergence]:
         """Return the divergences; none for tests that hold on complementary ranks."""
@@ -166,9 +166,9 @@ class _FunctionGuards:
         if skipped is None and guard.loop is not None and in_loop:
             if isinstance(leaving, ast.Break):
                 skipped = self.collectives.first_always(self.module, guard.loop.body)
-            skipped = skipped or self.local.training_in(self.collectives, [guard.loop])
+            skipped = skipped or self.local.training_in([guard.loop])
         if skipped is None and not in_loop:
-            skipped = self.local.training_in(self.collectives, guard.rest)
+            skipped = self.local.training_in(guard.rest)
         return skipped
 
     def _divergence(

@@ -357,6 +357,23 @@ def _always_raises(block: list[ast.stmt]) -> bool:
     return isinstance(last, ast.Raise)
 
 
+def _passes_on(unit: Unit, handler: ast.ExceptHandler) -> bool:
+    """Return True if a variable that the handler sets is an argument of a later call."""
+    names = {
+        target.id
+        for statement in handler.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    return any(
+        isinstance(value, ast.Name) and value.id in names
+        for call in unit.calls
+        if call.lineno > handler.lineno
+        for value in call.args
+    )
+
+
 def _calls_in(block: list[ast.stmt]) -> Iterator[ast.Call]:
     for statement in block:
         for node in ast.walk(statement):
@@ -387,7 +404,7 @@ def _loops(
     collectives: NamedCollectives, unit: Unit, loop: ast.For | ast.While
 ) -> Iterator[Divergence]:
     """Yield loops of training whose number of iterations is the rank's own."""
-    trained = LocalValues(unit).training_in(collectives, loop.body)
+    trained = LocalValues(collectives, unit).training_in(loop.body)
     if trained is None or re.search(r"\.join\b(?!\(['\"\w])|\bJoin\(", unit.text(unit.node)):
         return
     if isinstance(loop, ast.For):

@@ -61,7 +61,8 @@ _EVALUATES = re.compile(r"^(?:evaluat|validat|test_|test$|run_(?:val|eval)|infer
 class LocalValues:
     """The values of a function that each rank has for itself."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, collectives: NamedCollectives, unit: Unit) -> None:
+        self._collectives = collectives
         self._unit = unit
 
     def is_local(self, test: ast.expr) -> bool:
@@ -89,10 +90,15 @@ class LocalValues:
             ):
                 return True
         return any(
-            _AGREED.search(ast.unparse(value))
+            _AGREED.search(ast.unparse(value)) or self._agrees(value)
             for value in self._unit.assigned(name)
             if value.lineno < line
         )
+
+    def _agrees(self, node: ast.expr) -> bool:
+        """Return True for a call of a function that enters a collective which gives a result."""
+        entered = self._collectives.entered(self._unit.module, node)
+        return entered is not None and "barrier" not in entered.name
 
     def stops_training(self, test: ast.expr) -> bool:
         """Return True for a test that ends training early, by a value of the rank's own."""
@@ -101,6 +107,7 @@ class LocalValues:
             _STOPS.search(text) is not None
             and not _AGREED.search(self._unit.text(self._unit.node))
             and not is_size_test(test)
+            and not any(call.lineno < test.lineno and self._agrees(call) for call in self._unit.calls)
         )
 
     def is_decided_by_one(self, test: ast.expr, one_sided: frozenset[str]) -> bool:
@@ -162,9 +169,7 @@ class LocalValues:
     def _is_under_test(self, node: ast.AST) -> bool:
         return any(isinstance(parent, ast.If) for parent, _ in self._unit.ancestors(node))
 
-    def training_in(
-        self, collectives: NamedCollectives, nodes: Sequence[ast.AST]
-    ) -> EnteredCall | None:
+    def training_in(self, nodes: Sequence[ast.AST]) -> EnteredCall | None:
         """Return the first backward pass of a wrapped model in these nodes."""
         module = self._unit.module
         if not is_wrapped(module.text):
@@ -172,7 +177,7 @@ class LocalValues:
         stack: list[ast.AST] = list(reversed(nodes))
         while stack:
             node = stack.pop()
-            if isinstance(node, ast.Call) and collectives.trains(node):
+            if isinstance(node, ast.Call) and self._collectives.trains(node):
                 return EnteredCall(node, last_name(node.func), module, node.lineno)
             if not isinstance(node, FUNCTIONS):
                 stack.extend(reversed(child_nodes(node)))
