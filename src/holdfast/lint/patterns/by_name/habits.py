@@ -19,11 +19,17 @@ from holdfast.lint.patterns.by_name.devices import (
     swapped_ranks,
 )
 from holdfast.lint.patterns.by_name.local_values import LocalValues, is_wrapped
-from holdfast.lint.patterns.by_name.names import is_none, is_rank, is_size_test, names_group
+from holdfast.lint.patterns.by_name.names import (
+    RUNS_ONE_RANK,
+    is_none,
+    is_rank,
+    is_size_test,
+    names_group,
+)
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit, is_guarded, is_rank_test, iter_units
 from holdfast.lint.patterns.scopes import LOOPS, argument
-from holdfast.lint.sources.modules import Module, dotted_name, last_name
+from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
 _WORDS = re.compile(
     r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\(|sched\w*\.step\("
@@ -79,6 +85,10 @@ def find_habits(
         return
     for unit in iter_units(module, _WORDS, units):
         yield from main_by_local_rank(unit)
+        if isinstance(unit.node, FUNCTIONS) and any(
+            RUNS_ONE_RANK.search(ast.unparse(decorator)) for decorator in unit.node.decorator_list
+        ):
+            continue
         for node in unit.nodes:
             yield from _habits_at(collectives, unit, node)
 
