@@ -14,6 +14,7 @@ rank's own because its name says so.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
@@ -22,7 +23,7 @@ from holdfast.lint.patterns.by_name.habits import find_habits
 from holdfast.lint.patterns.by_name.names import is_distributed
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.by_name.results import find_results
-from holdfast.lint.patterns.rank_guards import iter_units
+from holdfast.lint.patterns.rank_guards import Unit, iter_units
 from holdfast.lint.sources.modules import Module
 
 
@@ -36,9 +37,10 @@ def find_by_name(modules: Collection[Module], *, strict: bool = False) -> Iterat
         return
     collectives = NamedCollectives(chosen)
     for module in chosen:
+        units: dict[ast.stmt, Unit] = {}
         if collectives.concern(module):
-            for unit in iter_units(module, collectives.words):
+            for unit in iter_units(module, collectives.words, units):
                 yield from find_guarded(collectives, unit, strict=strict)
         if is_distributed(module.text):
-            yield from find_habits(collectives, module)
-            yield from find_results(module)
+            yield from find_habits(collectives, module, units)
+            yield from find_results(module, units)

@@ -15,13 +15,12 @@ from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
 from holdfast.lint.divergence.conditions import conditions_of_side
 from holdfast.lint.patterns.by_name.local_values import LocalValues
-from holdfast.lint.patterns.by_name.names import is_rank_test
+from holdfast.lint.patterns.by_name.names import RUNS_ONE_RANK, is_rank_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit
 from holdfast.lint.sources.modules import FUNCTIONS
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break)
-_RUNS_ONE_RANK = re.compile(r"rank_zero_only|main_process_only|on_main_process|master_only")
 _CONTEXT = re.compile(r"main_process_first|no_sync|zero_first|master_first|rank_zero_first")
 #: A test by which a rank of the data-parallel group is chosen.
 _DATA_RANK = re.compile(r"\bdp_rank|data_parallel_rank")
@@ -183,7 +182,7 @@ class _FunctionGuards:
         unit, node = self.unit, guard.node
         function = unit.function_of(node)
         if function is not None and any(
-            _RUNS_ONE_RANK.search(ast.unparse(decorator)) for decorator in function.decorator_list
+            RUNS_ONE_RANK.search(ast.unparse(decorator)) for decorator in function.decorator_list
         ):
             return None
         if self._is_known_parameter(node.test):

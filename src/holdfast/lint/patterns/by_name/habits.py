@@ -19,11 +19,17 @@ from holdfast.lint.patterns.by_name.devices import (
     swapped_ranks,
 )
 from holdfast.lint.patterns.by_name.local_values import LocalValues, is_wrapped
-from holdfast.lint.patterns.by_name.names import is_none, is_rank, is_size_test, names_group
+from holdfast.lint.patterns.by_name.names import (
+    RUNS_ONE_RANK,
+    is_none,
+    is_rank,
+    is_size_test,
+    names_group,
+)
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit, is_guarded, is_rank_test, iter_units
 from holdfast.lint.patterns.scopes import LOOPS, argument
-from holdfast.lint.sources.modules import Module, dotted_name, last_name
+from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
 _WORDS = re.compile(
     r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\(|sched\w*\.step\("
@@ -71,12 +77,18 @@ _BATCH_LENGTH = re.compile(
 _STARTS = re.compile(r"init_process_group\(|DistributedDataParallel\(|\bDDP\(|\binit_distributed")
 
 
-def find_habits(collectives: NamedCollectives, module: Module) -> Iterator[Divergence]:
+def find_habits(
+    collectives: NamedCollectives, module: Module, units: dict[ast.stmt, Unit]
+) -> Iterator[Divergence]:
     """Yield the habits of a module."""
     if _WORDS.search(module.text) is None:
         return
-    for unit in iter_units(module, _WORDS):
+    for unit in iter_units(module, _WORDS, units):
         yield from main_by_local_rank(unit)
+        if isinstance(unit.node, FUNCTIONS) and any(
+            RUNS_ONE_RANK.search(ast.unparse(decorator)) for decorator in unit.node.decorator_list
+        ):
+            continue
         for node in unit.nodes:
             yield from _habits_at(collectives, unit, node)
 
@@ -404,30 +416,32 @@ def _loops(
     collectives: NamedCollectives, unit: Unit, loop: ast.For | ast.While
 ) -> Iterator[Divergence]:
     """Yield loops of training whose number of iterations is the rank's own."""
-    trained = LocalValues(collectives, unit).training_in(loop.body)
-    if trained is None or re.search(r"\.join\b(?!\(['\"\w])|\bJoin\(", unit.text(unit.node)):
+    if not is_wrapped(unit.module.text):
         return
     if isinstance(loop, ast.For):
-        text = _loop_length(unit, loop.iter)
-        if text and not _AVERAGED.search(text):
-            message = (
-                f"the number of iterations follows from `{text}`, which each rank has for itself, "
-                f"and each iteration enters the collectives of {trained.name}"
-            )
-            yield habit(unit, loop, "loop", message)
-        return
-    for node in ast.walk(loop):
-        if (
-            isinstance(node, ast.ExceptHandler)
-            and "StopIteration" in ast.unparse(node.type or node)
-            and isinstance(node.body[-1], ast.Break)
-        ):
-            message = (
-                "a rank leaves the loop when its own iterator ends, and the others wait for it in "
-                f"the collectives of {trained.name}: agree on the end"
-            )
-            yield habit(unit, loop, "loop", message)
+        length = _loop_length(unit, loop.iter)
+        if not length or _AVERAGED.search(length):
             return
+        why = f"the number of iterations follows from `{length}`, which each rank has for itself"
+    elif _ends_with_iterator(loop):
+        why = "a rank leaves the loop when its own iterator ends"
+    else:
+        return
+    trained = LocalValues(collectives, unit).training_in(loop.body)
+    joined = re.search(r"\.join\b(?!\(['\"\w])|\bJoin\(", unit.text(unit.node))
+    if trained is not None and not joined:
+        message = f"{why}, and the others wait for it in the collectives of {trained.name}"
+        yield habit(unit, loop, "loop", message)
+
+
+def _ends_with_iterator(loop: ast.While) -> bool:
+    return any(
+        isinstance(node, ast.ExceptHandler)
+        and node.type is not None
+        and "StopIteration" in ast.unparse(node.type)
+        and isinstance(node.body[-1], ast.Break)
+        for node in ast.walk(loop)
+    )
 
 
 def _loop_length(unit: Unit, iterated: ast.expr) -> str:

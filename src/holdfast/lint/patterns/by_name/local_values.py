@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from holdfast.lint.patterns.by_name.names import is_rank_test, is_size_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
@@ -46,6 +47,7 @@ _WRAPPED = re.compile(
 )
 
 
+@lru_cache(maxsize=8)
 def is_wrapped(text: str) -> bool:
     """Return True if a module's text wraps a model for several ranks."""
     return _WRAPPED.search(text) is not None
@@ -107,7 +109,9 @@ class LocalValues:
             _STOPS.search(text) is not None
             and not _AGREED.search(self._unit.text(self._unit.node))
             and not is_size_test(test)
-            and not any(call.lineno < test.lineno and self._agrees(call) for call in self._unit.calls)
+            and not any(
+                call.lineno < test.lineno and self._agrees(call) for call in self._unit.calls
+            )
         )
 
     def is_decided_by_one(self, test: ast.expr, one_sided: frozenset[str]) -> bool:

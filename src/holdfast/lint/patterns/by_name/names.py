@@ -62,6 +62,8 @@ _SHARDED = {
 _LIBRARY = re.compile(
     r"(?:^|\.)(?:dist|distributed|dcp|dist_cp|state_dict_saver|hvd|xm|deepspeed)$"
 )
+#: A decorator with which one rank runs the function.
+RUNS_ONE_RANK = re.compile(r"rank_zero_only|main_process_only|on_main_process|master_only")
 #: Tests of the number of ranks.
 _SIZE_TEST = re.compile(
     r"world_size|is_initialized|is_available|num_processes|is_dist|distributed|use_ddp|\bddp\b"

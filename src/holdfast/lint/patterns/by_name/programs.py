@@ -36,6 +36,7 @@ _SEED_WORDS = (
 )
 _LEAVES = (ast.Return, ast.Continue, ast.Break)
 _MAX_ROUNDS = 4
+_ONE_SIDED = re.compile(r"(?:rank|main|master|zero)[^\n]{0,60}\s+else None\b")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -60,7 +61,7 @@ class NamedCollectives:
         self.one_sided = frozenset(
             name
             for module in modules
-            if " else None" in module.text
+            if _ONE_SIDED.search(module.text)
             for name in _one_sided_names(module.tree)
         )
         self._modules = modules

@@ -30,7 +30,7 @@ _PADS = re.compile(
 _JOINS = frozenset({"cat", "stack", "tensor", "concat", "concatenate"})
 
 
-def find_results(module: Module) -> Iterator[Divergence]:
+def find_results(module: Module, units: dict[ast.stmt, Unit]) -> Iterator[Divergence]:
     """Yield the results of a module."""
     if _SHARDS_LOADERS.search(module.text):
         local = {
@@ -38,9 +38,9 @@ def find_results(module: Module) -> Iterator[Divergence]:
             for statement in module.tree.body
             if isinstance(statement, FUNCTIONS) and _is_local(module, statement)
         }
-        for unit in iter_units(module, _EVALUATION) if local else ():
+        for unit in iter_units(module, _EVALUATION, units) if local else ():
             yield from _unreduced(unit, local)
-    for unit in iter_units(module, _GATHERS):
+    for unit in iter_units(module, _GATHERS, units):
         yield from _unpadded(unit)
 
 
