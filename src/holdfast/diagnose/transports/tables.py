@@ -31,7 +31,7 @@ def recognize_table(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     if len(first.contents) < 2:
         return None
     header = first.contents[0].removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
-    if not _NAME_OF_MESSAGE.search(header):
+    if not _NAME_OF_MESSAGE.search(header) or header.count('"') % 2:  # a quote that never ends
         return None
     for delimiter in _DELIMITERS:
         if delimiter in header:
