@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from holdfast.core import findings
+from holdfast.diagnose.bundle import evidence_files
 from holdfast.watcher.flight_recorder import dump_reader
 from holdfast.watcher.trace_reader import TraceReading
 from tests.process.launched import Launched
@@ -231,12 +232,13 @@ def test_manifest_matches_the_members(evidence_folder, tmp_path):
     assert b"r.tar.gz" in members["README.md"]
 
 
-def test_large_log_keeps_head_and_tail_with_a_note(tmp_path):
+def test_large_log_keeps_head_and_tail_with_a_note(tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence_files, "HEAD_BYTES", 1 << 20)
+    monkeypatch.setattr(evidence_files, "TAIL_BYTES", 3 << 20)
     secret = LINES["openai"][1][0]
     with (tmp_path / "big.log").open("wb") as file:
         file.write(b"first line\n")
-        for _ in range(70):
-            file.write(b"[rank0]: step 1 loss 2.5 quite ordinary\n" * 26215)
+        file.write(b"[rank0]: step 1 loss 2.5 quite ordinary\n" * 131_000)
         file.write(f"key {secret}\nlast line\n".encode())
     report(tmp_path, "big.log", "-o", "r.tgz")
     members = read_members(tmp_path / "r.tgz")

@@ -62,7 +62,7 @@ def test_help_of_a_command_imports_no_torch(command):
 
 
 def test_the_import_check_can_fail():
-    assert imported_by("import torch", ("torch",)) == ["torch"]
+    assert imported_by("import sqlite3", ("sqlite3",)) == ["sqlite3"]
 
 
 @pytest.mark.parametrize("command", ckpt.COMMANDS)

@@ -29,8 +29,8 @@ def recognize_table(first: FirstLines) -> Callable[[], TransportDecoder] | None:
         return None
     header = first.contents[0].removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
     lowered = header.lower()
-    if not any(name in lowered for name in _NAMES_OF_MESSAGE):
-        return None
+    if not any(name in lowered for name in _NAMES_OF_MESSAGE) or header.count('"') % 2:
+        return None  # without a column of messages, or with a quote that never ends
     for delimiter in _DELIMITERS:
         if delimiter in header:
             columns = [_key_of(name) for name in _parse_row(header, delimiter)]
