@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import BinaryIO
 
@@ -28,8 +27,7 @@ class EvidenceKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class EvidenceFile:
+class EvidenceFile(msgspec.Struct, frozen=True, eq=False):
     """One file, or one member of an archive.
 
     ``name`` is as the user would write it; members are ``logs.tgz!rank3/stderr.log``. ``size`` is
@@ -43,7 +41,7 @@ class EvidenceFile:
     kind: EvidenceKind
     size: int | None
     open: Callable[[], BinaryIO]
-    read_errors: list[str] = field(default_factory=list, compare=False)
+    read_errors: list[str] = []
     path: str = ""
 
 

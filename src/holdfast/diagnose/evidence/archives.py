@@ -16,9 +16,11 @@ import tarfile
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import BinaryIO, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind, SkippedEvidence
 from holdfast.diagnose.evidence.file_types import (
@@ -67,8 +69,7 @@ _DECOMPRESSORS: dict[Container, Callable[[BinaryIO], ReadableStream]] = {
 _CHECKPOINT_MEMBERS = ("/data.pkl", "/version")
 
 
-@dataclass(frozen=True)
-class EvidenceLocation:
+class EvidenceLocation(msgspec.Struct, frozen=True):
     """Where to read a candidate file: its name, its size in bytes (None: unknown), and its opener.
 
     ``path`` is set only for a file on disk.

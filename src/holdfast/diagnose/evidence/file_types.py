@@ -33,6 +33,8 @@ _FIRST_KEY_BYTES = 48
 _TAR_MAGIC_OFFSET = 257
 _TAR_BLOCK_BYTES = 512
 
+#: What all JSON documents and run records begin with.
+_JSON = re.compile(rb"\s*[{\[]")
 _DUMP_JSON = re.compile(
     rb'\s*\{.*?"(?:entries|pg_config|pg_status|nccl_version|version)"\s*:', re.DOTALL
 )
@@ -125,7 +127,7 @@ def _is_tar(head: bytes) -> bool:
 
 def unsupported_format(head: bytes) -> str:
     """Return why a file in a recognized format is not evidence; empty for all others."""
-    if _RUN_RECORDS.match(head):
+    if _JSON.match(head) and _RUN_RECORDS.match(head):
         return "facts about the run, written by holdfast; the evidence next to it is analyzed"
     return next((why for magic, why in _UNSUPPORTED if head.startswith(magic)), "")
 
@@ -149,10 +151,12 @@ def detect_kind(head: bytes) -> EvidenceKind:
     if unsupported_format(head) or encoding is None:
         return EvidenceKind.UNKNOWN
     text = head if encoding == "utf-8" else head.decode(encoding, errors="replace").encode()
-    return _detect_text_kind(text)
+    if _JSON.match(text):
+        return _detect_json_kind(text)
+    return EvidenceKind.STACKS if _STACKS_TEXT.match(text) else EvidenceKind.LOG
 
 
-def _detect_text_kind(head: bytes) -> EvidenceKind:
+def _detect_json_kind(head: bytes) -> EvidenceKind:
     if _REDUCED_JSON.match(head):
         return EvidenceKind.REDUCED
     if _HISTORY_JSON.match(head):

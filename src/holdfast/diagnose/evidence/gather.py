@@ -6,6 +6,7 @@ are not opened, so that nothing blocks; what cannot be read is reported.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
@@ -46,6 +47,7 @@ _SPECIAL_FILES = (
 )
 #: Pipes that the shell passes for ``<(command)``; these are read.
 _SHELL_PIPE = re.compile(r"/(?:dev|proc/self)/fd/(\d+)$|/dev/stdin$")
+_DIGITS = re.compile(r"(\d{1,18})")
 
 
 def gather(paths: Sequence[str], limits: IntakeLimits | None = None) -> FoundEvidence:
@@ -102,10 +104,11 @@ def _read_file(
     spool: SpoolFile,
     seen: set[tuple[int, int]],
 ) -> FoundEvidence:
-    special = next((why for test, why in _SPECIAL_FILES if test(status.st_mode)), "")
-    if special:
-        yield SkippedEvidence(path, special)
-        return
+    if not stat.S_ISREG(status.st_mode):
+        special = next((why for test, why in _SPECIAL_FILES if test(status.st_mode)), "")
+        if special:
+            yield SkippedEvidence(path, special)
+            return
     if (status.st_dev, status.st_ino) in seen:
         yield SkippedEvidence(path, "already read under another name")
         return
@@ -119,7 +122,7 @@ def _read_file(
 def open_nonblocking(path: str) -> BinaryIO:
     """Open without blocking, as some kernel files (or a pipe that replaced the file) would."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    return cast(BinaryIO, os.fdopen(descriptor, "rb", buffering=0))
+    return cast(BinaryIO, io.FileIO(descriptor))
 
 
 def _walk(folder: str) -> Iterator[tuple[str, os.stat_result | SkippedEvidence]]:
@@ -162,7 +165,7 @@ def _skip_entry(entry: os.DirEntry[str], status: os.stat_result) -> SkippedEvide
 def _natural_key(name: str) -> list[tuple[int, int, str]]:
     return [
         (1, int(part), part) if part.isdigit() and part.isascii() else (0, 0, part)
-        for part in re.split(r"(\d{1,18})", name)
+        for part in _DIGITS.split(name)
     ]
 
 

@@ -7,6 +7,8 @@ states; ``diagnose/log_rules`` derives causes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from holdfast.core.findings import Fact
@@ -78,6 +80,14 @@ class LoggedTraceback(msgspec.Struct, frozen=True, gc=False):
     notice: str = ""
 
 
+#: Of 100,000 ranks of which most log none.
+_NO_WORK: Mapping[str, int] = {}
+
+
+def _no_work() -> Mapping[str, int]:
+    return _NO_WORK
+
+
 class LoggedRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Progress of a rank as logged.
 
@@ -88,8 +98,8 @@ class LoggedRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host: str = ""
     lines: int = 0
     last: LogLine | None = None
-    enqueued: dict[str, int] = {}
-    completed: dict[str, int] = {}
+    enqueued: Mapping[str, int] = msgspec.field(default_factory=_no_work)
+    completed: Mapping[str, int] = msgspec.field(default_factory=_no_work)
     exit_code: int | None = None
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback
+from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback, LogLine
 from holdfast.diagnose.logs.samples import MAX_LOGS
 
 #: Signals of one name and rank that are kept from the start and from the end.
@@ -22,44 +21,34 @@ class BoundedSignals:
     """Number signals in the order of arrival; keep the first and last of each name and rank."""
 
     def __init__(self) -> None:
-        self._pairs: dict[tuple[str, int | None], _FirstAndLast] = {}
-        self._order = 0
+        #: By name and rank: of the first pairs, and of those above MANY_PAIRS.
+        self._early: dict[str, dict[int | None, list[LoggedSignal]]] = {}
+        self._late: dict[str, dict[int | None, list[LoggedSignal]]] = {}
+        self._pairs = self._order = 0
 
-    def add(self, signal: LoggedSignal) -> None:
-        """Add the next signal and set its ``order``."""
-        key = (signal.name, signal.line.rank)
-        if key not in self._pairs:
-            self._pairs[key] = _FirstAndLast(many=len(self._pairs) > MANY_PAIRS)
-        self._pairs[key].add(LoggedSignal(signal.name, signal.line, signal.fields, self._order))
+    def add(self, name: str, line: LogLine, fields: dict[str, str | int | float]) -> None:
+        """Add the next signal."""
+        signal = LoggedSignal(name, line, fields, self._order)
         self._order += 1
+        first, last = KEPT_FIRST, KEPT_LAST
+        kept = self._early.get(name, {}).get(line.rank)
+        if kept is None and self._pairs > MANY_PAIRS:
+            first, last = KEPT_FIRST_OF_MANY, KEPT_LAST_OF_MANY
+            kept = self._late.get(name, {}).get(line.rank)
+        if kept is None:
+            signals = self._early if self._pairs <= MANY_PAIRS else self._late
+            signals.setdefault(name, {})[line.rank] = [signal]
+            self._pairs += 1
+            return
+        kept.append(signal)
+        if len(kept) > first + last:
+            del kept[first]
 
     def all(self) -> tuple[LoggedSignal, ...]:
         """Return the kept signals in order."""
-        signals = [signal for pair in self._pairs.values() for signal in pair]
+        by_rank = (*self._early.values(), *self._late.values())
+        signals = (signal for ranks in by_rank for kept in ranks.values() for signal in kept)
         return tuple(sorted(signals, key=lambda signal: signal.order))
-
-
-class _FirstAndLast:
-    """The first and the last signals of one name and rank."""
-
-    __slots__ = ("_first", "_last", "_many")
-
-    def __init__(self, *, many: bool) -> None:
-        self._many = many
-        self._first: list[LoggedSignal] = []
-        self._last: deque[LoggedSignal] | None = None
-
-    def add(self, signal: LoggedSignal) -> None:
-        if len(self._first) < (KEPT_FIRST_OF_MANY if self._many else KEPT_FIRST):
-            self._first.append(signal)
-            return
-        if self._last is None:
-            self._last = deque(maxlen=KEPT_LAST_OF_MANY if self._many else KEPT_LAST)
-        self._last.append(signal)
-
-    def __iter__(self) -> Iterator[LoggedSignal]:
-        yield from self._first
-        yield from self._last or ()
 
 
 def merge_facts(parts: Iterable[LogFacts]) -> LogFacts:
@@ -68,7 +57,7 @@ def merge_facts(parts: Iterable[LogFacts]) -> LogFacts:
     whole = LogFacts()
     for part in parts:
         for signal in part.signals:
-            kept.add(signal)
+            kept.add(signal.name, signal.line, signal.fields)
         for rank, later in part.ranks.items():
             ranks[rank] = _merge_rank(ranks[rank], later) if rank in ranks else later
         whole = replace(

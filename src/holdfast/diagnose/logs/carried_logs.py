@@ -104,6 +104,8 @@ class CarriedLog:
         rest = self._rest
         chunk = self._stream.read(max(_CHUNK_BYTES - len(rest), _CHUNK_BYTES // 2)) or b""
         self._at_end = not chunk
+        if not (chunk or rest or self._transport.is_recognized):
+            return b""
         self.bytes += len(chunk)
         is_held = len(rest) + len(chunk) <= MAX_HELD_BYTES
         end = chunk.rfind(b"\n") + 1 if is_held else len(chunk)

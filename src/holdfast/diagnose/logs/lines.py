@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import calendar
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from holdfast.diagnose.logs import LogLine
 from holdfast.diagnose.logs.learned_prefixes import LearnedPrefixes
@@ -99,8 +100,7 @@ _ANY_PREFIX = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class LinePrefix:
+class LinePrefix(msgspec.Struct, frozen=True, gc=False):
     """The prefixes of a line, and the ``text`` after them."""
 
     text: str
@@ -200,7 +200,8 @@ def _parse_time(groups: dict[str, Any]) -> float | None:
     if not groups.get("hour"):
         return None
     month = _MONTHS.get(groups.get("name") or "", int(groups.get("month") or 0))
-    day, hour, minute, second = (int(groups[name]) for name in ("day", "hour", "minute", "second"))
+    day, hour = int(groups["day"]), int(groups["hour"])
+    minute, second = int(groups["minute"]), int(groups["second"])
     year = int(groups.get("year") or NO_YEAR)
     is_date = year >= 1 and 1 <= month <= 12 and 1 <= day <= 31
     if not (is_date and hour < 24 and minute < 60 and second <= 60):

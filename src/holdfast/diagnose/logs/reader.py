@@ -16,7 +16,7 @@ from holdfast.core.gc_pause import gc_paused
 from holdfast.core.rank_table import SourceLine, ThreadStack
 from holdfast.diagnose.evidence import EvidenceFile
 from holdfast.diagnose.evidence.streams import ReadableStream
-from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback, LogLine
+from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedTraceback, LogLine
 from holdfast.diagnose.logs.bounded_signals import MAX_TRACEBACKS, BoundedSignals, first_and_last
 from holdfast.diagnose.logs.carried_logs import LogTransport
 from holdfast.diagnose.logs.file_names import actor_pid_in_name, rank_in_name
@@ -107,7 +107,8 @@ class _TracebackCollector:
 
     def begin_file(self, name: str) -> None:
         """Close the tracebacks of the previous file."""
-        self._complete = list(self.all())
+        if self._open or (self._complete and self._complete[-1].line.source == self._source):
+            self._complete = list(self.all())
         self._source = name
         self._open.clear()
         self._notices.clear()
@@ -284,16 +285,17 @@ class LogReader:
         if line.rank is None:
             return replace(line, rank=rank_of_actor(self._rank_by_process, actor)), actor
         if rank_of_actor(self._rank_by_process, actor) is None:
-            named = LoggedSignal("pid-rank", line, {"pid": actor, "rank": line.rank})
-            self._signals.add(named)
+            self._signals.add("pid-rank", line, {"pid": actor, "rank": line.rank})
         record_actor_rank(self._rank_by_process, actor, line.rank)
         return line, actor
 
     def _count_line(self, line: LogLine) -> None:
         if line.rank is not None:
-            known = self._ranks.get(line.rank) or LoggedRank(rank=line.rank)
-            self._ranks[line.rank] = replace(
-                known, host=line.host or known.host, lines=known.lines + 1, last=line
+            known = self._ranks.get(line.rank)
+            self._ranks[line.rank] = (
+                LoggedRank(rank=line.rank, host=line.host, lines=1, last=line)
+                if known is None
+                else replace(known, host=line.host or known.host, lines=known.lines + 1, last=line)
             )
 
     def _add_signal(self, row: ScanRow, line: LogLine, fields: Fields, process: str) -> None:
@@ -312,8 +314,8 @@ class LogReader:
         elif row.name == "actor-failed":
             rank = rank_of_actor(self._rank_by_process, int(fields["pid"]))
             if rank is not None:
-                self._signals.add(LoggedSignal("worker-failed", line, {"rank": rank}))
-        self._signals.add(LoggedSignal(row.name, line, fields))
+                self._signals.add("worker-failed", line, {"rank": rank})
+        self._signals.add(row.name, line, fields)
 
     def _set_progress(self, rank: int, fields: Fields) -> None:
         known, group = self._ranks[rank], str(fields.get("group", "0"))

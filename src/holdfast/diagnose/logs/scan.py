@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+import msgspec
+
 from holdfast.diagnose.evidence.streams import ReadableStream
 from holdfast.diagnose.logs.search_engines import (
     BlockSearch,
@@ -44,8 +46,7 @@ MANY_SPARSE, SHORT_BYTES = 20_000, 1 << 14
 MAX_FOLLOWING = 64
 
 
-@dataclass(frozen=True)
-class ScanHit:
+class ScanHit(msgspec.Struct, frozen=True, gc=False):
     """A matching line: its number from 1, its offset in bytes, and the matching rows."""
 
     number: int
@@ -123,7 +124,8 @@ class Scanner:
             yield ScanHit(newlines + 1, self.bytes + begin, block[begin:end], found)
             newlines += block.count(b"\n", begin, end)
             at = end
-        yield from self._followers(block, at, len(block), newlines)
+        if self.following:
+            yield from self._followers(block, at, len(block), newlines)
         self.line_feeds = newlines + block.count(b"\n", at)
 
     def _followers(self, block: bytes, begin: int, end: int, newlines: int) -> Iterator[ScanHit]:

@@ -109,9 +109,8 @@ def compile_with_hyperscan(
         if of_last_line is not None:
             database, scratch = of_last_line
             begin = block.rfind(b"\n", 0, -1) + 1
-            last = _CandidateLines(block, begin)
-            database.scan(block[begin:], match_event_handler=last.add, scratch=scratch)
-            candidates.merge(last)
+            candidates.begin_line(begin, len(block))
+            database.scan(block[begin:], match_event_handler=candidates.add_row, scratch=scratch)
         for begin in sorted(candidates.rows):
             end = candidates.ends[begin]
             line = block[begin:end]
@@ -135,18 +134,18 @@ def _end_of_first(block: bytes) -> int:
 class _CandidateLines:
     """Lines with the rows that may match them; ``add`` is Hyperscan's callback.
 
-    Hyperscan searched the block from ``offset`` on.
+    ``add_row`` is that for a search of one line only, which ``begin_line`` names before.
     """
 
-    def __init__(self, block: bytes, offset: int = 0) -> None:
-        self._block, self._offset = block, offset
+    def __init__(self, block: bytes) -> None:
+        self._block = block
         self._last: dict[int, tuple[int, int]] = {}
+        self._of_line = set[int]()
         self.rows: dict[int, set[int]] = {}
         self.ends: dict[int, int] = {}
 
     def add(self, row: int, _begin: int, end: int, _flags: int, _context: object) -> None:
         """Add a match of ``row`` that ends at ``end``; ``a+`` has one for every letter."""
-        end += self._offset
         begin, line_end = self._last.get(row, (0, 0))
         if begin < end <= line_end:
             return
@@ -155,11 +154,14 @@ class _CandidateLines:
         self._last[row] = begin, line_end
         self.rows.setdefault(begin, set()).add(row)
 
-    def merge(self, other: _CandidateLines) -> None:
-        """Add the lines of ``other``, of the same block."""
-        for begin, rows in other.rows.items():
-            self.rows.setdefault(begin, set()).update(rows)
-        self.ends |= other.ends
+    def begin_line(self, begin: int, end: int) -> None:
+        """Let ``add_row`` add matches in the line [begin, end)."""
+        self.ends[begin] = end
+        self._of_line = self.rows.setdefault(begin, set())
+
+    def add_row(self, row: int, *_: object) -> None:
+        """Add a match of ``row``."""
+        self._of_line.add(row)
 
 
 @lru_cache(maxsize=8)

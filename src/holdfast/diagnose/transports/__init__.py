@@ -77,25 +77,20 @@ class TransportDecoder(Protocol):
 class FirstLines:
     """The first lines of a log, by which a recognizer claims it: ``data`` are all their bytes.
 
-    Without ``lines`` they are those of a file. No recognizer claims most logs, and a folder may
-    have 100,000 small ones: what a recognizer needs is made when it asks for it.
+    Without ``lines`` they are those of a file. ``contents`` are the lines that are not blank,
+    without line ends.
     """
 
     def __init__(self, data: bytes, lines: Sequence[CarriedLine] | None = None) -> None:
         self.data = data
         self._decoded = lines
+        contents = data.splitlines() if lines is None else [line.content for line in lines]
+        self.contents: list[bytes] = list(filter(bytes.strip, contents))
 
     @cached_property
     def lines(self) -> Sequence[CarriedLine]:
         """The lines with their numbers."""
         return numbered_lines(self.data) if self._decoded is None else self._decoded
-
-    @cached_property
-    def contents(self) -> list[bytes]:
-        """The lines that are not blank, without line ends."""
-        if self._decoded is None:
-            return list(filter(bytes.strip, self.data.splitlines()))
-        return [content for line in self._decoded if (content := line.content).strip()]
 
     @property
     def times(self) -> list[float]:

@@ -40,13 +40,15 @@ def recognize_wrapping(first: FirstLines) -> Callable[[], TransportDecoder] | No
     lengths = list(map(len if first.data.isascii() else _length, contents))
     width = max(lengths, default=0)
     longest = [at for at, length in enumerate(lengths[:-1]) if length == width]
+    needed = 1 if width in _COMMON_WIDTHS else _MIN_BROKEN
+    if width not in _WIDTHS or len(longest) < needed:
+        return _recognize_editor(contents, lengths)
     broken = {
         contents[at]: contents[at + 1]
         for at in longest
         if not _BEGINNING.match(contents[at + 1]) and not _RULER.match(contents[at])
     }
-    needed = 1 if width in _COMMON_WIDTHS else _MIN_BROKEN
-    if width in _WIDTHS and _is_broken_within_words(broken, needed):
+    if _is_broken_within_words(broken, needed):
         starts = _beginnings(contents, [length >= width - 1 for length in lengths])
         broken = {line: after for line, after in broken.items() if _shape(after) not in starts}
         ends = sum(_length(after) < width - 1 for after in broken.values())

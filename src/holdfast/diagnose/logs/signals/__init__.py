@@ -51,10 +51,14 @@ def extract_fields(row: ScanRow, text: str) -> dict[str, str | int | float] | No
     match = row.compiled.search(text)
     if match is None:
         return None
-    values = {name: value for name, value in match.groupdict().items() if value is not None}
-    if any(len(value) > _MAX_DIGITS and value.lstrip("-").isdigit() for value in values.values()):
-        return None
-    return {name: _number(value) for name, value in values.items()}
+    fields = {}
+    for name, value in match.groupdict().items():
+        if value is None:
+            continue
+        if len(value) > _MAX_DIGITS and value.lstrip("-").isdigit():
+            return None
+        fields[name] = _number(value)
+    return fields
 
 
 def _number(value: str) -> str | int | float:
