@@ -285,7 +285,7 @@ VARYING: dict[str, TaintKind] = {
     "os.scandir": TaintKind.FILES, "shutil.disk_usage": TaintKind.FILES,
     "torch.cuda.memory_allocated": TaintKind.DATA, "torch.cuda.mem_get_info": TaintKind.DATA,
     "torch.cuda.max_memory_allocated": TaintKind.DATA, "psutil.virtual_memory": TaintKind.DATA,
-    "torch.cuda.current_device": TaintKind.HOST,
+    "torch.cuda.current_device": _LOCAL,
     "megatron.core.parallel_state.get_data_parallel_rank": _RANK, "torch.isnan": TaintKind.DATA,
     "torch.isinf": TaintKind.DATA, "torch.isfinite": TaintKind.DATA, "math.isnan": TaintKind.DATA,
     "math.isinf": TaintKind.DATA, "math.isfinite": TaintKind.DATA, "numpy.isnan": TaintKind.DATA,

@@ -321,24 +321,6 @@ HABITS = {
                 raise
         """,
     ),
-    "teardown in finally": (
-        """\
-        import torch.distributed as dist
-
-        def main(trainer):
-            try:
-                trainer.train()
-            finally:
-                dist.destroy_process_group()  # found
-        """,
-        """\
-        import torch.distributed as dist
-
-        def main(trainer):
-            trainer.train()
-            dist.destroy_process_group()
-        """,
-    ),
     "the main process by its local rank": (
         """\
         import os

@@ -186,6 +186,7 @@ class _Finder:
         """Return the path that a call overwrites; None for another call."""
         if name == "torch.save":
             path = argument(call, 1, "f")
+            path = None if path is not None and self._is_open(path) else path
         elif name == "open" or name.endswith(".open"):
             mode = argument(call, 1, "mode")
             writes = isinstance(mode, ast.Constant) and mode.value in ("w", "wb")
@@ -198,6 +199,15 @@ class _Finder:
         else:
             return None
         return None if isinstance(path, ast.Call) and "BytesIO" in ast.unparse(path) else path
+
+    def _is_open(self, file: ast.expr) -> bool:
+        """Return True for a file that a ``with`` around it opens: that call is judged."""
+        return any(
+            item.optional_vars is not None and ast.unparse(item.optional_vars) == ast.unparse(file)
+            for parent, _ in self._unit.ancestors(file)
+            if isinstance(parent, ast.With)
+            for item in parent.items
+        )
 
     def _is_passed_whole(self, path: ast.expr, name: str) -> bool:
         """Return True for a parameter, which may differ between ranks, except a folder's."""

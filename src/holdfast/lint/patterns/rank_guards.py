@@ -350,7 +350,7 @@ def is_guarded(unit: Unit, node: ast.AST) -> bool:
 
 
 def _follows_exit(unit: Unit, parent: ast.AST, child: ast.stmt) -> bool:
-    """Return True if a rank test before the statement leaves the block."""
+    """Return True if by a test before the statement ranks leave the block or wait for the first."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if not isinstance(block, list) or child not in block:
@@ -360,9 +360,20 @@ def _follows_exit(unit: Unit, parent: ast.AST, child: ast.stmt) -> bool:
                 last = (statement.body[-1], *statement.orelse[-1:])
                 if any(isinstance(end, (ast.Return, ast.Raise, ast.Continue)) for end in last):
                     return True
+                if _waits(last[0]):
+                    return True
             if isinstance(statement, ast.Assert) and is_rank_test(unit, statement.test):
                 return True
     return False
+
+
+def _waits(statement: ast.stmt) -> bool:
+    """Return True for a barrier, by its name."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Call)
+        and "barrier" in last_name(statement.value.func)
+    )
 
 
 def is_rank_test(unit: Unit, test: ast.expr) -> bool:

@@ -34,7 +34,7 @@ from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_n
 _WORDS = re.compile(
     r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\(|sched\w*\.step\("
     r"|DataLoader\(|manual_seed\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
-    r"|destroy_process_group|next\(|range\(|shuffle\(|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
+    r"|next\(|range\(|shuffle\(|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
 )
 #: Rooted collectives, with the position and the names of the root.
 _ROOTED = {
@@ -332,16 +332,7 @@ def _own_order(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
 
 
 def _tries(unit: Unit, node: ast.Try) -> Iterator[Divergence]:
-    """Yield handlers that keep one rank running, and a teardown that waits for the others."""
-    for call in _calls_in(node.finalbody):
-        if last_name(call.func) == "destroy_process_group" and not node.handlers:
-            yield habit(
-                unit,
-                call,
-                "except",
-                "destroy_process_group is in `finally`: after an exception "
-                "on one rank it may wait for collectives that the other ranks are still in",
-            )
+    """Yield handlers of a lack of memory that keep one rank running."""
     if not any(last_name(call.func) == "backward" for call in _calls_in(node.body)) and not (
         is_wrapped(unit.module.text) or "all_reduce" in unit.module.text
     ):

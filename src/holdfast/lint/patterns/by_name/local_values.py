@@ -20,7 +20,6 @@ _LOCAL = re.compile(
     r"|\blen\((?:\w+\.)*(?:batch|samples?|inputs?|data|boxes|targets?|labels|losses|processes"
     r"|child_processes|gt_\w+|losses|texts?|examples|items|indices|idxs?)\w*\) *(?:(?:==|>"
     r"|!=) *0\b|< *1\b|$)"
-    r"|\w\.(?:numel|nelement)\(\) *(?:==|>|!=) *0\b"
     r"|\bnot (?:\w+\.)*(?:batch|samples?|losses|valid_\w+)$"
     r"|\b(?:batch|samples?|loss) is None\b"
     r"|(?:loss|kl|policykl|perplexity|grad_?norm|val_acc\w*|accuracy|patience\w*)\b\w*['\"\]\)]*"
