@@ -28,12 +28,13 @@ it is not converted. It uses the table below, from which this page is generated,
 | format | read from | written as |
 | --- | --- | --- |
 | `deepspeed` | DeepSpeed's JSON | `deepspeed.json` |
-| `fsdp2` | `fsdp2.json`, with the keys below; a training script (FSDP1 or 2): its policies, activation checkpointing, optimizer | `fsdp2.json`, and the script `train_fsdp2.py` |
+| `fsdp2` | `fsdp2.json`; a script with FSDP1 or 2 | `fsdp2.json`, `train_fsdp2.py` |
 | `accelerate-fsdp2` | Accelerate's YAML with `fsdp_config`, also FSDP1 | `accelerate_fsdp2.yaml` |
 | `accelerate-deepspeed` | the same with `deepspeed_config` | `accelerate_deepspeed.yaml` |
 | `torchtitan` | not supported | `torchtitan.toml` (to 0.2.2), `torchtitan.sh` (since 2026-02-23) |
 
-`train_fsdp2.py` runs as generated, with a small model as a placeholder. A test trains that model
+`fsdp2.json` has the keys below. Of a script, policies, precision, activation checkpointing and
+optimizer are read. `train_fsdp2.py` runs as generated, with a small model as a placeholder. A test trains that model
 with DeepSpeed's ZeRO-2 from its JSON and with the script migrated from it (two ranks, fp32,
 clipping, accumulation, a schedule): the losses are equal within 1e-5. Manual tests gave the same
 for ZeRO-0, 1 and 3, for a cosine after a logarithmic warm-up, and for the way back from
