@@ -38,8 +38,8 @@ optimizer are read. `train_fsdp2.py` runs as generated, with a small model as a 
 trains that model with DeepSpeed's ZeRO-2 from its JSON and with the script migrated from it (two
 ranks, fp32, clipping, accumulation, a schedule): the losses are equal within 1e-5. Manual tests
 gave the same for ZeRO-0, 1 and 3, for a cosine after a logarithmic warm-up, and for the way back
-from `fsdp2.json`; in bf16 the losses were within 1e-3. Other tests check the output with DeepSpeed's
-and Accelerate's parsers.
+from `fsdp2.json`; in bf16 the losses were within 1e-3. Other tests check the output with
+DeepSpeed's and Accelerate's parsers.
 """
 _SILENT_DIFFERENCES = """\
 These change the result without any message of either framework.
