@@ -135,9 +135,7 @@ def start(tmp_path):
         nodes = 1 if board is None else 2
         workers = tuple(Worker(2 * node + at, at, 100 + at) for at in range(2))
         board = board or StatusBoard(None, 0, 1)
-        hooks.workers_started(
-            Generation(number, node, nodes, 2 * nodes, most - number, workers, board)
-        )
+        hooks.workers_started(Generation(number, node, nodes, 2 * nodes, workers, board))
         for rank in (0, 1):
             folder.trace_file(rank).write_text("")
         return hooks, watcher, folder
