@@ -9,7 +9,7 @@ rank's own because its name says so.
   guards         collectives under such tests, and exits before them
   devices        GPUs and main processes by the wrong rank
   results        results of a rank's own share
-  habits         roots, samplers, seeds, paths, loops, exceptions
+  habits         roots, samplers, names, exceptions, iterators
 """
 
 from __future__ import annotations

@@ -71,29 +71,6 @@ def _device_message(index: ast.expr) -> str:
     )
 
 
-def late_device(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
-    """Yield a device that is set after a collective or group has used the first one."""
-    if not dotted_name(call.func).endswith("cuda.set_device"):
-        return
-    function = unit.function_of(call)
-    for other in [] if "device_id=" in unit.text(unit.node) else unit.calls:
-        name = last_name(other.func)
-        if (
-            name in ("new_group", "barrier", "all_reduce")
-            and other.lineno < call.lineno
-            and unit.function_of(other) is function
-            and "nccl" in unit.module.text.lower()
-        ):
-            yield habit(
-                unit,
-                other,
-                "device",
-                f"{name} runs before set_device at line {call.lineno}: with NCCL, all ranks of a "
-                "host create their first communicator on GPU 0",
-            )
-            return
-
-
 def swapped_ranks(
     collectives: NamedCollectives, unit: Unit, node: ast.Assign
 ) -> Iterator[Divergence]:

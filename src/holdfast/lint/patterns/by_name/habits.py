@@ -1,4 +1,4 @@
-"""Find habits in modules for several ranks: devices, roots, samplers, seeds, names, exceptions.
+"""Find habits in modules for several ranks: roots, samplers, names, paths, exceptions, iterators.
 
 The kind of each is ``habit-`` and what it concerns; ``detail`` is the message.
 """
@@ -14,7 +14,6 @@ from holdfast.lint.patterns.by_name.devices import (
     device_index,
     device_name,
     habit,
-    late_device,
     main_by_local_rank,
     swapped_ranks,
 )
@@ -22,7 +21,6 @@ from holdfast.lint.patterns.by_name.local_values import LocalValues, is_wrapped
 from holdfast.lint.patterns.by_name.names import (
     RUNS_ONE_RANK,
     is_none,
-    is_rank,
     is_size_test,
     names_group,
 )
@@ -32,9 +30,9 @@ from holdfast.lint.patterns.scopes import LOOPS, argument
 from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
 _WORDS = re.compile(
-    r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\(|sched\w*\.step\("
-    r"|DataLoader\(|manual_seed\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
-    r"|next\(|range\(|shuffle\(|\.pop\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
+    r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\("
+    r"|DataLoader\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
+    r"|next\(|shuffle\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
 )
 #: Rooted collectives, with the position and the names of the root.
 _ROOTED = {
@@ -52,11 +50,6 @@ _PROCESS_VALUE = re.compile(
     r"\btime\.(?:time|time_ns)\(\)|\btime\.strftime\(|datetime\.(?:now|utcnow|today)\(\)"
     r"|\buuid\.?\w*\(\)|\bstrftime\(|token_hex\(|\brandom\.randint\(|get_timestamp\(\)"
 )
-_LOCAL_METRIC = re.compile(r"loss|metric|score|acc|kl|ppl", re.IGNORECASE)
-_AVERAGED = re.compile(
-    r"av(?:g|erage)|reduce|gather|global|mean_across|sync|all_|total", re.IGNORECASE
-)
-_SCHEDULER = re.compile(r"sched|plateau", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory")
 _SHARDED_DATA = re.compile(
     r"shard|rank|distributed|split_dataset_by_node|world_size|iterable|webdataset|wds|stream",
@@ -68,11 +61,6 @@ _PREPARES_LOADERS = re.compile(
 )
 _OWN_GROUP = re.compile(
     r"\b(?:pp|tp|dp|mp|ep|cp|sp|pipe|my|own)_?\w*(?:group|ranks)\b|get_process_group_ranks\("
-)
-_BATCH_LENGTH = re.compile(
-    r"\blen\((?:\w+\.)*(?:batch|samples?|inputs|data_BT|queries|rollouts|experiences?|prompts|texts)"
-    r"\w*(?:\[[^\]]*\])?\)|\b(?:batch|input_ids|data|samples?)\w*(?:\[[^\]]*\])?\.(?:shape\[0\]"
-    r"|size\(0\))"
 )
 _STARTS = re.compile(r"init_process_group\(|DistributedDataParallel\(|\bDDP\(|\binit_distributed")
 
@@ -98,8 +86,6 @@ def _habits_at(collectives: NamedCollectives, unit: Unit, node: ast.AST) -> Iter
         case ast.Call():
             for find in _CALL_HABITS.get(last_name(node.func), ()):
                 yield from find(unit, node)
-            if _SCHEDULER.search(dotted_name(node.func)):
-                yield from _local_schedule(unit, node)
         case ast.Assign():
             yield from _own_name(unit, node)
             yield from swapped_ranks(collectives, unit, node)
@@ -107,8 +93,8 @@ def _habits_at(collectives: NamedCollectives, unit: Unit, node: ast.AST) -> Iter
             yield from device_name(unit, node)
         case ast.Try():
             yield from _tries(unit, node)
-        case ast.For() | ast.While():
-            yield from _loops(collectives, unit, node)
+        case ast.While():
+            yield from _ends_of_iterators(collectives, unit, node)
         case _:
             pass
 
@@ -134,37 +120,6 @@ def _constant_root(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
         )
 
 
-def _local_schedule(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
-    """Yield a plateau scheduler that is stepped with a loss that no collective has averaged."""
-    if last_name(call.func) != "step" or len(call.args) != 1 or "Plateau" not in unit.module.text:
-        return
-    metric = call.args[0]
-    if not isinstance(metric, (ast.Name, ast.Attribute)):
-        return
-    text = ast.unparse(metric)
-    if _LOCAL_METRIC.search(text) and not _AVERAGED.search(text) and not _is_averaged(unit, text):
-        yield habit(
-            unit,
-            call,
-            "state",
-            f"`{text}` seems to be the rank's own: a plateau scheduler stepped with it sets "
-            "another learning rate on each rank; average it over ranks before",
-        )
-
-
-def _is_averaged(unit: Unit, name: str) -> bool:
-    passed = (
-        isinstance(unit.parents.get(call), ast.Expr)
-        and _AVERAGED.search(last_name(call.func)) is not None
-        and any(ast.unparse(value) == name for value in call.args)
-        for call in unit.calls
-    )
-    return any(passed) or any(
-        isinstance(value, ast.Call) and _AVERAGED.search(ast.unparse(value))
-        for value in unit.assigned(name)
-    )
-
-
 def _unsharded(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
     """Yield a loader without a distributed sampler, in a script that starts several ranks."""
     text = unit.module.text
@@ -185,49 +140,6 @@ def _unsharded(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
             "sampler",
             "this DataLoader has no DistributedSampler: every rank processes all data",
         )
-    elif "DistributedSampler" in text and _replaces_sampler(unit, sampler, call.lineno):
-        yield habit(
-            unit,
-            call,
-            "sampler",
-            f"`{ast.unparse(sampler)}` was a DistributedSampler and is replaced before this "
-            "DataLoader: every rank processes all data",
-        )
-
-
-def _replaces_sampler(unit: Unit, sampler: ast.expr, line: int) -> bool:
-    """Return True if the last of several samplers assigned in a block is not distributed."""
-    values = [value for value in unit.assigned(ast.unparse(sampler)) if value.lineno < line]
-    if len(values) < 2 or not isinstance(values[-1], ast.Call):
-        return False
-    last = max(values, key=lambda value: value.lineno)
-    statement = unit.parents[last]
-    return (
-        isinstance(last, ast.Call)
-        and last_name(last.func) in ("SequentialSampler", "RandomSampler")
-        and not any(isinstance(parent, ast.If) for parent, _ in unit.ancestors(statement))
-    )
-
-
-def _equal_seed(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
-    """Yield a constant seed of the generator of a loader, whose workers then draw alike."""
-    seed = call.args[0] if call.args else None
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-    if not isinstance(seed, ast.Constant) or not isinstance(receiver, ast.Name):
-        return
-    for other in unit.calls:
-        if any(
-            keyword.arg == "generator" and ast.unparse(keyword.value) == receiver.id
-            for keyword in other.keywords
-        ) and any(keyword.arg == "worker_init_fn" for keyword in other.keywords):
-            yield habit(
-                unit,
-                call,
-                "seed",
-                f"the workers of all ranks draw the same random numbers: `{receiver.id}` has the "
-                f"seed {seed.value!r} on every rank; add the rank",
-            )
-            return
 
 
 def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
@@ -313,24 +225,6 @@ def _unwrapped(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
         )
 
 
-def _own_order(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
-    """Yield a gathered list from which the rank's own element is removed."""
-    if len(call.args) == 1 and is_rank(call.args[0]) and isinstance(call.func, ast.Attribute):
-        gathered = ast.unparse(call.func.value)
-        if any(
-            "gather" in last_name(other.func)
-            and any(ast.unparse(value) == gathered for value in other.args)
-            for other in unit.calls
-        ):
-            yield habit(
-                unit,
-                call,
-                "order",
-                f"`{gathered}` loses the rank's own element: what is joined "
-                "with it has another order on each rank",
-            )
-
-
 def _tries(unit: Unit, node: ast.Try) -> Iterator[Divergence]:
     """Yield handlers of a lack of memory that keep one rank running."""
     if not any(last_name(call.func) == "backward" for call in _calls_in(node.body)) and not (
@@ -404,25 +298,19 @@ def _own_members(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
         yield habit(unit, call, "group", message)
 
 
-def _loops(
-    collectives: NamedCollectives, unit: Unit, loop: ast.For | ast.While
+def _ends_of_iterators(
+    collectives: NamedCollectives, unit: Unit, loop: ast.While
 ) -> Iterator[Divergence]:
-    """Yield loops of training whose number of iterations is the rank's own."""
-    if not is_wrapped(unit.module.text):
-        return
-    if isinstance(loop, ast.For):
-        length = _loop_length(unit, loop.iter)
-        if not length or _AVERAGED.search(length):
-            return
-        why = f"the number of iterations follows from `{length}`, which each rank has for itself"
-    elif _ends_with_iterator(loop):
-        why = "a rank leaves the loop when its own iterator ends"
-    else:
+    """Yield loops of training that a rank leaves when its own iterator ends."""
+    if not is_wrapped(unit.module.text) or not _ends_with_iterator(loop):
         return
     trained = LocalValues(collectives, unit).training_in(loop.body)
     joined = re.search(r"\.join\b(?!\(['\"\w])|\bJoin\(", unit.text(unit.node))
     if trained is not None and not joined:
-        message = f"{why}, and the others wait for it in the collectives of {trained.name}"
+        message = (
+            "a rank leaves the loop when its own iterator ends, and the others wait for it in the "
+            f"collectives of {trained.name}"
+        )
         yield habit(unit, loop, "loop", message)
 
 
@@ -434,18 +322,6 @@ def _ends_with_iterator(loop: ast.While) -> bool:
         and isinstance(node.body[-1], ast.Break)
         for node in ast.walk(loop)
     )
-
-
-def _loop_length(unit: Unit, iterated: ast.expr) -> str:
-    """Return the length of a batch that a range follows from; empty for another loop."""
-    if not isinstance(iterated, ast.Call) or last_name(iterated.func) not in ("range", "trange"):
-        return ""
-    texts = [ast.unparse(iterated)]
-    for _ in range(2):
-        for name in re.findall(r"\b[a-z_]\w*\b(?!\()", " ".join(texts)):
-            texts += [text for text in map(ast.unparse, unit.assigned(name)) if text not in texts]
-    found = next(filter(None, map(_BATCH_LENGTH.search, texts)), None)
-    return found[0] if found is not None else ""
 
 
 def _own_shuffle(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
@@ -470,13 +346,11 @@ def _own_shuffle(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
 
 
 _CALL_HABITS: dict[str, tuple[Callable[[Unit, ast.Call], Iterator[Divergence]], ...]] = {
-    "set_device": (device_index, late_device),
+    "set_device": (device_index,),
     "device": (device_index,),
     "DataLoader": (_unsharded,),
-    "manual_seed": (_equal_seed,),
     "all_reduce": (_number,),
     "module": (_unwrapped,),
-    "pop": (_own_order,),
     "shuffle": (_own_shuffle,),
     "new_group": (_own_members,),
     **dict.fromkeys(_ROOTED, (_constant_root,)),
