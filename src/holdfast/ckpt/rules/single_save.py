@@ -143,9 +143,9 @@ def _judge_random_states(survey: CheckpointSurvey) -> Iterator[Finding]:
     root = survey.contents.root
     if len(groups) == files - 1:
         message = f"{' and '.join(groups[0])} of {root} have equal random states, all other ranks "
-        message += "different ones: one is a copy, or its rank resumed with the other's"
+        message += "different ones: one is a copy, or both drew equally often from one seed"
         facts = tuple(survey_fact(survey, "the same random states", file) for file in groups[0])
-        yield _finding(survey, message, facts, 0.6, Level.WARNING)
+        yield _finding(survey, message, facts, 0.4, Level.NOTE)
         return
     (odd, *others) = groups[-1]  # rank 0 often draws more than the others
     if len(groups) == _ALIKE_AND_ODD and not others and odd != min(map(min, groups)):

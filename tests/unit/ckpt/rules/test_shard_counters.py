@@ -175,7 +175,7 @@ def random_states(folder, seeds):
         ((1, 2, 3, 4), None, ""),
         ((1, 1, 2, 2), None, ""),  # tensor parallel ranks
         ((9, 1, 1, 1), None, ""),  # rank 0 draws more
-        ((1, 2, 3, 2), "warning", "random_states_1.pkl and random_states_3.pkl"),
+        ((1, 2, 3, 2), "note", "random_states_1.pkl and random_states_3.pkl"),
         ((1, 1, 9, 1), "note", "random_states_2.pkl"),
     ],
 )
