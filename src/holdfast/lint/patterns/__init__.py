@@ -10,12 +10,13 @@ text search.
   file_races             paths that ranks change at the same time
   one_rank_files         paths that one rank changes while others use them
   epochs                 epoch loops without set_epoch
-  named_exits            exits and saves judged by names
   process_order          orders and names that depend on the process
   batch_shapes           gathers of tensors padded or selected per batch
   loops                  synchronization in training loops
   process_groups         creation and teardown of groups
   handles                async collectives that are never awaited
+  swallowed_failures     handlers that go on after one rank's failure
+  sharded_saves          saves of sharded models on one rank
   seeds                  random seeds over ranks
   averages               means of per-rank means
   shards                 sharding by local rank
@@ -35,12 +36,13 @@ from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
-from holdfast.lint.patterns.named_exits import find_named_exits
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
 from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
+from holdfast.lint.patterns.sharded_saves import find_sharded_saves
 from holdfast.lint.patterns.shards import find_shard_patterns
+from holdfast.lint.patterns.swallowed_failures import find_swallowed_failures
 from holdfast.lint.sources.modules import Module, SymbolTable
 
 _ASYNC_WORDS = Words(("async_op", "isend(", "irecv("))
@@ -76,5 +78,6 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)
-        yield from find_named_exits(modules)
+        yield from find_swallowed_failures(modules)
+        yield from find_sharded_saves(modules)
         yield from find_missing_epochs(modules)

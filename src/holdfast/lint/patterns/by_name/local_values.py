@@ -68,6 +68,8 @@ class LocalValues:
 
     def is_local(self, test: ast.expr) -> bool:
         """Return True for a test of a rank's own data that no collective has made equal."""
+        if isinstance(test, ast.Name):
+            return self._is_flag(test)
         text = ast.unparse(test)
         if not _LOCAL.search(text) or is_size_test(test) or _AGREED.search(text):
             return False
@@ -75,6 +77,19 @@ class LocalValues:
             self._is_agreed(node.id, test.lineno)
             for node in ast.walk(test)
             if isinstance(node, ast.Name) and node.id != "self"
+        )
+
+    def _is_flag(self, name: ast.Name) -> bool:
+        """Return True for a variable that is set to a constant under such a test."""
+        function = self._unit.function_of(name)
+        return not self._is_agreed(name.id, name.lineno) and any(
+            isinstance(value, ast.Constant)
+            and self._unit.function_of(value) is function
+            and isinstance(parent, ast.If)
+            and not isinstance(parent.test, ast.Name)
+            and self.is_local(parent.test)
+            for value in self._unit.assigned(name.id)
+            for parent, _ in self._unit.ancestors(value)
         )
 
     def _is_agreed(self, name: str, line: int) -> bool:

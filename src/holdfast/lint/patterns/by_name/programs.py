@@ -34,6 +34,8 @@ _SEED_WORDS = (
     r"all_?reduce|all_?gather|barrier|reduce_scatter|gather|broadcast|wait_for_everyone"
     r"|mesh_reduce|rendezvous|state_dict|save_checkpoint|save_state|all_to_all|alltoall"
 )
+#: Names of functions outside the program that train.
+_TRAINS = re.compile(r"^(?:train_\w*|run_epoch|training_step)$")
 _LEAVES = (ast.Return, ast.Continue, ast.Break)
 _MAX_ROUNDS = 4
 _ONE_SIDED = re.compile(r"(?:rank|main|master|zero)[^\n]{0,60}\s+else None\b")
@@ -170,7 +172,9 @@ class NamedCollectives:
     def trains(self, call: ast.Call) -> bool:
         """Return True for a backward pass, or a call of a function that has one."""
         name = last_name(call.func)
-        return name == "backward" or name in self._training
+        if name in self._homes:
+            return name in self._training
+        return name == "backward" or _TRAINS.match(name) is not None
 
     def first(self, module: Module, nodes: Sequence[ast.AST]) -> EnteredCall | None:
         """Return the first collective in these nodes, in whatever branch."""

@@ -1,0 +1,79 @@
+"""Find saves of sharded models that one rank makes, by the names of strategies and models."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import Operation
+from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
+from holdfast.lint.patterns.one_rank_files import ONE_RANK
+from holdfast.lint.patterns.rank_guards import Unit, iter_units
+from holdfast.lint.sources.modules import Module, last_name
+
+#: What shows that a model may be sharded, and what selects or gathers its parts.
+_SHARDED = re.compile(r"fsdp|fully_?shard|zero_?(?:stage|3)|is_deepspeed_zero3", re.IGNORECASE)
+_GATHERED = re.compile(
+    r"get_state_dict|summon_full_params|GatheredParameters|consolidate|state_dict_type|full_tensor"
+    r"|StateDictOptions|_zero3_|get_model_state_dict|FULL_STATE_DICT"
+)
+_SELECTED = re.compile(r"fsdp|deepspeed|zero(?!_)|shard|lora|peft|adapter", re.IGNORECASE)
+_SAVE_WORDS = re.compile(r"\b(?:save_pretrained|state_dict|save_model|save_checkpoint)\(")
+_SAVERS = {
+    "save_pretrained": re.compile(r"model"), "state_dict": re.compile(r"(?:^|\.)\w*model$"),
+    "save_model": re.compile(r"trainer$"),
+    "save_checkpoint": re.compile(r"engine$|model$|trainer$"),
+}  # fmt: skip
+#: Lightning's trainer saves with all ranks, whatever the strategy.
+_LIGHTNING_SAVERS = {"save_checkpoint": re.compile(r"trainer$")}
+
+
+def find_sharded_saves(modules: Collection[Module]) -> Iterator[Divergence]:
+    """Yield saves under a test that one rank passes."""
+    for module in modules:
+        if not module.is_test and (_SHARDED.search(module.text) or "ightning" in module.text):
+            for unit in iter_units(module, _SAVE_WORDS):
+                yield from _guarded_saves(unit)
+
+
+def _guarded_saves(unit: Unit) -> Iterator[Divergence]:
+    if _GATHERED.search(unit.text(unit.node)):
+        return
+    savers = _SAVERS if _SHARDED.search(unit.module.text) else _LIGHTNING_SAVERS
+    for call in unit.calls:
+        receiver = savers.get(last_name(call.func))
+        if receiver is None or not isinstance(call.func, ast.Attribute):
+            continue
+        if not receiver.search(ast.unparse(call.func.value)) or any(
+            keyword.arg in ("state_dict", None) for keyword in call.keywords
+        ):
+            continue
+        guard = _one_rank_test(unit, call)
+        if guard is not None:
+            location, text = unit.location(call), ast.unparse(guard.test)
+            source = TaintSource(TaintKind.RANK, location.file, guard.lineno, text, by_name=True)
+            yield Divergence(
+                "branch",
+                location,
+                unit.location(guard),
+                f"if {text}",
+                (source,),
+                Operation(last_name(call.func), location, kind="sharded", may_not_wait=True),
+                (location,),
+                by_name=True,
+            )
+
+
+def _one_rank_test(unit: Unit, call: ast.Call) -> ast.If | None:
+    """Return the test that one rank passes; None if a test around it is of the kind of model."""
+    found = None
+    for parent, child in unit.ancestors(call):
+        if isinstance(parent, ast.If):
+            text = ast.unparse(parent.test)
+            if _SELECTED.search(text):
+                return None
+            if found is None and child in parent.body and ONE_RANK.search(text):
+                found = parent
+    return found

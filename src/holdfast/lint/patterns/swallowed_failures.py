@@ -1,0 +1,72 @@
+"""Find handlers that go on after a failure of one rank's backward, while the others wait for it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import Operation
+from holdfast.lint.patterns.rank_guards import Unit, iter_units
+from holdfast.lint.patterns.scopes import LOOPS
+from holdfast.lint.sources.modules import Module, last_name
+
+#: What shows that gradients are averaged over ranks.
+_DATA_PARALLEL = (
+    "DistributedDataParallel", "DDP(", "FSDP(", "FullyShardedDataParallel", "fully_shard(",
+    "accelerator.prepare(", "deepspeed.initialize(", " DDP", " FSDP",
+)  # fmt: skip
+_WORDS = re.compile(r"\bbackward\(")
+#: Exceptions that one rank may have in its backward.
+_CAUGHT = re.compile(r"^(?:Exception|BaseException|RuntimeError|(?:[\w.]+\.)?OutOfMemoryError)$")
+
+
+def find_swallowed_failures(modules: Collection[Module]) -> Iterator[Divergence]:
+    """Yield them, in programs that average gradients over ranks."""
+    if any(word in module.text for module in modules for word in _DATA_PARALLEL):
+        for module in modules:
+            if not module.is_test:
+                for unit in iter_units(module, _WORDS):
+                    yield from _swallowed_failures(unit)
+
+
+def _swallowed_failures(unit: Unit) -> Iterator[Divergence]:
+    """Yield a backward in a ``try`` whose handler goes on after an error that one rank may have."""
+    for block in unit.nodes:
+        if not isinstance(block, ast.Try) or block.finalbody:
+            continue
+        call = next(
+            (
+                node
+                for part in block.body
+                for node in ast.walk(part)
+                if isinstance(node, ast.Call) and last_name(node.func) == "backward"
+            ),
+            None,
+        )
+        in_loop = any(isinstance(parent, LOOPS) for parent, _ in unit.ancestors(block))
+        for handler in block.handlers if call is not None and in_loop else ():
+            caught = ast.unparse(handler.type) if handler.type is not None else "Exception"
+            if _CAUGHT.match(caught) and not _raises_always(handler.body) and call is not None:
+                location = unit.location(call)
+                operation = Operation("backward", location, kind="backward")
+                yield Divergence(
+                    "swallowed",
+                    location,
+                    unit.location(handler),
+                    f"except {caught}",
+                    (),
+                    operation,
+                    (location,),
+                    by_name=True,
+                )
+                break
+
+
+def _raises_always(body: Sequence[ast.stmt]) -> bool:
+    """Return True if a handler cannot go on: it raises, or ends the process."""
+    last = body[-1]
+    if isinstance(last, ast.If) and last.orelse:
+        return _raises_always(last.body) and _raises_always(last.orelse)
+    return isinstance(last, ast.Raise) or "exit(" in ast.unparse(last)
