@@ -247,6 +247,30 @@ def test_survivors_that_lost_their_peer_are_not_the_root() -> None:
     assert root_of(quiet)[:2] == ("rank-exits-early", 2)
 
 
+@pytest.mark.parametrize(
+    ("file", "cause", "rank"),
+    [
+        ("/usr/lib/python3.11/urllib/request.py", "python-exception-on-one-rank", 1),
+        ("/x/site-packages/urllib3/connection.py", "python-exception-on-one-rank", 1),
+        ("/x/site-packages/torch/distributed/distributed_c10d.py", "rank-killed", 2),
+        ("/job/train.py", "rank-killed", 2),
+    ],
+)
+def test_a_connection_that_a_library_lost_is_no_lost_peer(file: str, cause: str, rank: int) -> None:
+    """Unless a collective of the rank failed before, as when its handler reports that."""
+    frames = (SourceLine(file, 9), EVAL)
+    error = RaisedException("URLError", "[Errno 111] Connection refused", EVAL, frames=frames)
+    dead = {"life": ProcessState.DEAD, "exit_code": 1}
+    own = row(1, *history(30), **dead, raised=error)
+    lost = RaisedException("RuntimeError", "Connection closed by peer", TRAIN)
+    others = [row(0, *history(30), **dead, raised=lost)]
+    others += [row(2, *history(30), life=ProcessState.DEAD, exit_code=-9)] * (rank == 2)
+    assert root_of(judge([*others, own]))[:2] == (cause, rank)
+    failed = row(1, *history(30), replace(call(31), failed=True), **dead, raised=error)
+    killed = row(2, *history(30), life=ProcessState.DEAD, exit_code=-9)
+    assert root_of(judge([others[0], failed, killed]))[:2] == ("rank-killed", 2)
+
+
 def test_the_same_exception_everywhere_is_one_cause() -> None:
     raised = RaisedException("FileNotFoundError", "config.yaml", EVAL)
     dead = [row(rank, life=ProcessState.DEAD, exit_code=1, raised=raised) for rank in range(4)]

@@ -34,6 +34,7 @@ from holdfast.causes.sync.rank_skips_collective import RANK_SKIPS_COLLECTIVE
 from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
 from holdfast.core.findings import Cause, Finding
 from holdfast.core.rank_table import ProcessState, RaisedException, RankState, SourceLine
+from holdfast.host.processes.user_code import is_other_library
 from holdfast.watcher.rules.blocked_ranks import (
     BLOCK_RULES,
     RankRule,
@@ -92,14 +93,18 @@ _INVALID_CALL = re.compile(rf"{_SIZES_DIFFER.pattern}|ProcessGroup\w+::\w+: |ncc
 def is_echo(state: RankState) -> bool:
     """Return whether the rank died of a lost connection, and not of its own work.
 
-    Without an exception: whether it exited after its newest call had failed.
+    Without an exception: whether it exited after its newest call had failed. An exception of a
+    library that makes connections of its own, such as an HTTP client, is no lost peer.
     """
     raised = state.raised
+    newest = max(state.recent, key=lambda call: call.entered, default=None)
+    has_failed = newest is not None and newest.failed
     if raised is None:
-        newest = max(state.recent, key=lambda call: call.entered, default=None)
-        return (state.exit_code or 0) > 0 and newest is not None and newest.failed
+        return (state.exit_code or 0) > 0 and has_failed
     text = f"{raised.type} {raised.text}"
     if not _ECHO.search(text) or _INVALID_CALL.search(text):
+        return False
+    if not has_failed and raised.frames and is_other_library(raised.frames[0].file):
         return False
     named = cause_of_message(raised)  # a port in use is no lost connection
     return named is None or named.family in ("SYNC", "PROC")
