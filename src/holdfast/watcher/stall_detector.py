@@ -241,7 +241,7 @@ class StallDetector:
         """Judge a job that has been silent for ``silent_s``, or report why it gets more time.
 
         A rank that computes for long while the others wait for it is suspected meanwhile, and so is
-        a job whose ranks all wait outside of collectives after they made steps.
+        a job whose ranks all wait outside of collectives after they made steps or ended the script.
         """
         verdict = self.judge(table)
         if verdict.root is None:
@@ -314,15 +314,15 @@ def _only_timeouts(table: JobSummary, root: Finding) -> bool:
 
 
 def _all_idle(table: JobSummary) -> bool:
-    """Return whether all ranks are alive after a step, in no call, and none computes."""
+    """Return whether all living ranks are in no call, after a step or their script, and idle."""
+    alive = [state for state in table.ranks if state.life != ProcessState.DEAD]
     return len(table.ranks) == table.world_size and all(
         state.life in (ProcessState.RUNNING, ProcessState.DISK)
-        and state.step is not None
-        and state.ended is None
+        and (state.step is not None or state.ended is not None)
         and not state.pending
         and stall.visible_phase(state) is None
         and stall.describe_activity(state) is None
-        for state in table.ranks
+        for state in alive
     )
 
 
