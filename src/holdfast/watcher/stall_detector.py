@@ -318,7 +318,7 @@ def _all_idle(table: JobSummary) -> bool:
     alive = [state for state in table.ranks if state.life != ProcessState.DEAD]
     return len(table.ranks) == table.world_size and all(
         state.life in (ProcessState.RUNNING, ProcessState.DISK)
-        and (state.step is not None or state.ended is not None)
+        and (state.ended is not None or not stall.is_before_first_step(state))
         and not state.pending
         and stall.visible_phase(state) is None
         and stall.describe_activity(state) is None

@@ -525,7 +525,9 @@ def test_exceptions_with_other_texts_are_quoted_separately() -> None:
             "checkpoint-folder-unusable",
         ),
         ("The server socket has failed to listen: EADDRINUSE", "port-in-use"),
+        ("DataLoader timed out after 5 seconds", "dataloader-worker-died"),
         ("bad value", "python-exception-on-one-rank"),
+        ("No module named 'yaml'", "python-exception-on-one-rank"),
     ],
 )
 def test_the_message_of_an_exception_may_state_its_cause(text: str, cause: str) -> None:

@@ -16,7 +16,7 @@ from holdfast.core.rank_table import RaisedException
 
 #: Characters of a message that are searched.
 _MAX_TEXT = 2000
-_MIN_CONFIDENCE = 0.8
+_MIN_CONFIDENCE = 0.7
 #: Writers of files report a full disk in their own words (torch: the position does not match).
 _NO_SPACE = re.compile(
     r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|StorageFull|os error 28"
