@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from holdfast.causes import by_name
+from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.performance.computing_long import COMPUTING_LONG
 from holdfast.causes.process.python_lock_held import PYTHON_LOCK_HELD
 from holdfast.causes.process.rank_killed import RANK_KILLED
@@ -44,9 +45,9 @@ LONG_S = 1e6
 MAX_CALLS = 64
 MAX_LINES = 256
 
-#: Causes for which a rank gets no extra time: its stack shows a build or the end of the script, and
-#: neither advances.
-_NO_EXTENSION = frozenset({STALE_BUILD_LOCK.name, PYTHON_LOCK_HELD.name})
+#: Causes for which a rank gets no extra time: its stack shows a build, the end of the script or a
+#: connection to the store, and none of them advances.
+_NO_EXTENSION = frozenset({STALE_BUILD_LOCK.name, PYTHON_LOCK_HELD.name, MASTER_UNREACHABLE.name})
 
 #: Takes a close observation of this node.
 ObserveClosely = Callable[[], JobSummary]

@@ -462,6 +462,31 @@ def test_a_world_size_beyond_the_started_ranks_is_named_at_its_line() -> None:
     assert verdict.suspects == ()
 
 
+@pytest.mark.parametrize(
+    ("connecting", "who", "first"),
+    [((0, 1, 2), "ranks 0-2", 0), ((2,), "rank 2", 2), ((0, 2), "rank 2", 2)],
+)
+def test_a_script_that_changes_the_address_of_the_store_is_named(
+    connecting: tuple[int, ...], who: str, first: int
+) -> None:
+    """As in torch's tutorial: MASTER_PORT=12355, where no launcher listens."""
+    init = "init_process_group"
+    rendezvous = SourceLine(
+        "/x/site-packages/torch/distributed/rendezvous.py", 190, "_create_c10d_store"
+    )
+    ranks = []
+    for rank in range(3):
+        frames = (rendezvous, EVAL) if rank in connecting else (EVAL,)
+        entered = call(1, init, group=init, site=EVAL)
+        ranks.append(row(rank, entered, step=None, stacks=(ThreadStack(frames),) * 2))
+    verdict = judge(ranks)
+    assert root_of(verdict) == ("master-unreachable", first, EVAL.line)
+    assert verdict.root is not None
+    assert verdict.root.message.startswith(f"{who} cannot connect to the rendezvous store")
+    late = judge([*ranks[:2], row(2, at=TRAIN, step=None)])
+    assert root_of(late)[:2] == ("store-wait", 2)
+
+
 def test_a_size_error_of_the_backend_names_the_sizes() -> None:
     """gloo: all_gather of 31 against 30 elements, which may differ on other backends."""
     error = RaisedException("RuntimeError", "op.preamble.length <= op.nbytes. 124 vs 120", TRAIN)
@@ -525,6 +550,10 @@ def test_exceptions_with_other_texts_are_quoted_separately() -> None:
             "checkpoint-folder-unusable",
         ),
         ("The server socket has failed to listen: EADDRINUSE", "port-in-use"),
+        (
+            "The client socket has timed out after 20000ms while trying to connect to (localhost, 12355).",
+            "master-unreachable",
+        ),
         ("DataLoader timed out after 5 seconds", "dataloader-worker-died"),
         ("bad value", "python-exception-on-one-rank"),
         ("No module named 'yaml'", "python-exception-on-one-rank"),

@@ -58,6 +58,7 @@ from holdfast.watcher.rules.ruled_out import (
     is_one_host,
 )
 from holdfast.watcher.rules.silent_nodes import explain_silent_nodes
+from holdfast.watcher.rules.unreachable_store import explain_unreachable_store
 
 QUESTION = "Why did the job hang?"
 QUESTION_FAILED = "Why did the job fail?"
@@ -310,6 +311,7 @@ _RULES = (
     explain_dead_ranks,
     _stale_build_lock,
     _world_size,
+    explain_unreachable_store,
     _diverged,
     _new_group,
     _stopped,
