@@ -734,6 +734,39 @@ def test_different_messages_of_one_exception_are_quoted_with_their_ranks() -> No
     ]
 
 
+def test_different_tags_are_named() -> None:
+    sends = row(0, call(1, "send", peer=1, tag=2, site=EVAL))
+    verdict = judge([sends, row(1, call(1, "recv", peer=0, tag=1, site=TRAIN))])
+    assert verdict.root is not None
+    assert verdict.root.message == (
+        "rank 1 never posted the recv for rank 0's send at train.py:77: that at train.py:41 has "
+        "tag 1, not 2"
+    )
+
+
+@pytest.mark.parametrize(("earlier", "rank"), [(120, 0), (124, 1)])
+def test_a_send_larger_than_its_receive_is_named(earlier: int, rank: int) -> None:
+    """The last micro-batch of rank 0 is larger, or rank 1 prepares a smaller tensor."""
+    error = RaisedException("RuntimeError", "op.preamble.length <= op.nbytes. 496 vs 480", TRAIN)
+    dead = {"life": ProcessState.DEAD, "exit_code": 1}
+    received = [
+        call(1, "recv", peer=0, elements=earlier, done=True),
+        replace(call(2, "recv", peer=0, elements=120), failed=True),
+    ]
+    sent = [
+        call(number, "send", peer=1, elements=size, site=EVAL, done=True)
+        for number, size in ((1, earlier), (2, 124))
+    ]
+    verdict = judge([row(0, *sent, call(1)), row(1, *received, raised=error, **dead)])
+    assert root_of(verdict)[:2] == ("mismatched-shape", rank)
+    assert verdict.root is not None
+    assert verdict.root.message == (
+        "rank 0 sends 124 elements [124] at train.py:77 to rank 1, which receives 120 [120] at "
+        "train.py:41"
+    )
+    assert "496 vs 480" in verdict.root.evidence[0].text
+
+
 def test_a_rank_that_goes_on_without_its_send_is_named_and_not_the_next_one_in_turn() -> None:
     """Rank 0 receives from ranks 1, 2 and 3 at one line; rank 2 has nothing to send."""
     sends = [call(1, "send", peer=0, site=EVAL, done=rank == 1) for rank in (1, 3)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -32,7 +33,7 @@ from holdfast.causes.process.stalled_outside_collectives import STALLED_OUTSIDE_
 from holdfast.causes.sync.rank_exits_early import RANK_EXITS_EARLY
 from holdfast.causes.sync.rank_skips_collective import RANK_SKIPS_COLLECTIVE
 from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
-from holdfast.core.findings import Cause, Finding
+from holdfast.core.findings import Cause, Fact, Finding
 from holdfast.core.rank_table import ProcessState, RaisedException, RankState, SourceLine
 from holdfast.host.processes.user_code import is_other_library
 from holdfast.watcher.rules.blocked_ranks import (
@@ -113,6 +114,19 @@ def is_echo(state: RankState) -> bool:
 def sizes_differ(state: RankState) -> bool:
     """Return whether the rank died because a backend found that the sizes in a call differ."""
     return state.raised is not None and bool(_SIZES_DIFFER.search(state.raised.text))
+
+
+def backend_errors(ranks: Iterable[RankState]) -> tuple[Fact, ...]:
+    """Return what a backend reported about the sizes."""
+    return tuple(
+        Fact(
+            text=describe_exception(state.raised, 300),
+            origin=state.raised.origin or f"trace of rank {state.rank}",
+            rank=state.rank,
+        )
+        for state in ranks
+        if state.raised is not None and sizes_differ(state)
+    )[:2]
 
 
 def timed_out(state: RankState) -> bool:
