@@ -99,13 +99,13 @@ def is_echo(state: RankState) -> bool:
     """
     raised = state.raised
     newest = max(state.recent, key=lambda call: call.entered, default=None)
-    has_failed = newest is not None and newest.failed
     if raised is None:
-        return (state.exit_code or 0) > 0 and has_failed
+        return (state.exit_code or 0) > 0 and newest is not None and newest.failed
     text = f"{raised.type} {raised.text}"
     if not _ECHO.search(text) or _INVALID_CALL.search(text):
         return False
-    if not has_failed and raised.frames and is_other_library(raised.frames[0].file):
+    is_outside = newest is None or not (newest.failed or newest.completed is None)
+    if is_outside and raised.frames and is_other_library(raised.frames[0].file):
         return False
     named = cause_of_message(raised)  # a port in use is no lost connection
     return named is None or named.family in ("SYNC", "PROC")
