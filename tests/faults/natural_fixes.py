@@ -14,6 +14,10 @@ FIXES: dict[str, tuple[tuple[str, str], ...]] = {
     "lightning_sync_dist_rank0": (("if self.trainer.is_global_zero:", "if True:"),),
     "mingpt_fewer_samples_last_rank": (("16 + 1723", "16 + 1792"),),
     "ddp_gather_31_of_30": (("3 * 63 - 1", "3 * 63"),),
+    "ddp_setup_sets_port": (
+        ('os.environ["MASTER_ADDR"] = "localhost"', "pass"),
+        ('os.environ["MASTER_PORT"] = "12355"', "pass"),
+    ),
     "nanogpt_world_size_5": (("\nworld_size = 5", "\nworld_size = 4"),),
     "ddp_store_port_in_use": (
         ("STORE_PORT = 29741", "STORE_PORT = 29742"),

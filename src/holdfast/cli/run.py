@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
 
 from holdfast.cli.language import LANGUAGES
-from holdfast.cli.torchrun_options import TORCHRUN_OPTIONS, leading_options, torchrun_flags
+from holdfast.cli.torchrun_options import (
+    TORCHRUN_OPTIONS,
+    leading_options,
+    torchrun_flags,
+    torchrun_words,
+)
 from holdfast.core import settings
 from holdfast.core.errors import InvalidValue, UnknownName, UsageError
 from holdfast.core.exit_status import ERRORS_FOUND, OK, USAGE
@@ -189,9 +196,12 @@ _RECOVERY_OPTIONS = (
 _SEE_HELP = "see holdfast run --help"
 
 
+#: Whether a value follows each of holdfast's own options.
+_OWN_VALUES = {"-h": False, "--help": False, **{f: "metavar" in row for f, row in OPTIONS.items()}}
+
+
 def _leading_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    values = {flag: "metavar" in row for flag, row in OPTIONS.items()}
-    return leading_options(arguments, {"-h": False, "--help": False, **values})
+    return leading_options(arguments, _OWN_VALUES)
 
 
 def _explain_unknown_option(error: InvalidValue, arguments: Sequence[str]) -> UsageError:
@@ -208,12 +218,17 @@ def _explain_unknown_option(error: InvalidValue, arguments: Sequence[str]) -> Us
     return unknown
 
 
-def _explain_other_torch(error: ImportError) -> Exception:
-    """Return one sentence if a later torch lacks a module or name; else the error."""
+def _run_torchrun(error: ImportError, arguments: Sequence[str]) -> NoReturn:
+    """Let torchrun replace this process if a later torch lacks a module or name of the agent."""
     if not (error.name or "").startswith("torch.distributed"):
-        return error
-    step = "start the job with torchrun, or install a torch that docs/compatibility.md lists"
-    return UsageError("`holdfast run` does not support this torch", why=str(error), next_step=step)
+        raise error
+    click.echo(
+        f"holdfast: this torch is not supported ({error}): torchrun runs the job, without verdicts "
+        "and without holdfast's options; docs/compatibility.md lists the supported versions",
+        err=True,
+    )
+    words = ("-m", "torch.distributed.run", *torchrun_words(arguments, _OWN_VALUES))
+    os.execv(sys.executable, (sys.executable, *words))  # noqa: S606 - the words are separate
 
 
 def _test_alerts(arguments: Sequence[str]) -> int:
@@ -289,7 +304,7 @@ def command(ctx: click.Context) -> int:
         from holdfast.launcher.elastic import command_line
         from holdfast.launcher.job import RunRequest, run_job
     except ImportError as error:
-        raise _explain_other_torch(error) from error
+        _run_torchrun(error, arguments)
     try:
         # The parser needs a script, which is not used then.
         prints_limits = any(full == "--limits" for _, full in _leading_options(arguments))

@@ -76,23 +76,41 @@ def leading_words(
 
     The script is empty if there is none, or if an unknown option precedes it.
     """
+    split, rest = _split_options(arguments, values)
+    options = [(name, full) for name, full, _ in split]
+    script = rest[1:2] if rest[:1] == ["--"] else rest[:1]
+    return options, "".join(script) if all(full for _, full in options) else ""
+
+
+def torchrun_words(arguments: Sequence[str], values: Mapping[str, bool]) -> list[str]:
+    """Return the arguments without holdfast's own options, the flags in ``values``."""
+    options, rest = _split_options(arguments, values)
+    return [word for _, full, words in options if full not in values for word in words] + rest
+
+
+def _split_options(
+    arguments: Sequence[str], values: Mapping[str, bool]
+) -> tuple[list[tuple[str, str, list[str]]], list[str]]:
+    """Return the options before the script and the rest.
+
+    Of an option: as written, in full or empty if it is unknown, and its words. What follows an
+    unknown option is the rest, because it may be its value.
+    """
     known = {**values, **{flag: bool(name) for _, flags, name, _ in _rows() for flag in flags}}
-    options: list[tuple[str, str]] = []
-    rest = iter(arguments)
-    for argument in rest:
-        name, equals, _ = argument.partition("=")
-        if argument == "--":
-            return options, next(rest, "")
-        if not name.startswith("-") or name == "-":
-            return options, argument
-        full = _complete(name.replace("_", "-"), known)
-        options.append((name, full))
-        if not full:  # whether a value follows is unknown
+    options: list[tuple[str, str, list[str]]] = []
+    rest = list(arguments)
+    while rest:
+        name, equals, _ = rest[0].partition("=")
+        if not name.startswith("-") or name in ("-", "--"):
             break
+        full = _complete(name.replace("_", "-"), known)
         has_value = equals or (not name.startswith("--") and len(name) > len(full))  # -r3
-        if known[full] and not has_value:
-            next(rest, None)
-    return options, ""
+        count = 2 if full and known[full] and not has_value else 1
+        options.append((name, full, rest[:count]))
+        rest = rest[count:]
+        if not full:
+            break
+    return options, rest
 
 
 def _complete(name: str, known: Collection[str]) -> str:

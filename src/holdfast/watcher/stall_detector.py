@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from holdfast.causes import by_name
+from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.performance.computing_long import COMPUTING_LONG
 from holdfast.causes.process.python_lock_held import PYTHON_LOCK_HELD
 from holdfast.causes.process.rank_killed import RANK_KILLED
@@ -44,9 +45,9 @@ LONG_S = 1e6
 MAX_CALLS = 64
 MAX_LINES = 256
 
-#: Causes for which a rank gets no extra time: its stack shows a build or the end of the script, and
-#: neither advances.
-_NO_EXTENSION = frozenset({STALE_BUILD_LOCK.name, PYTHON_LOCK_HELD.name})
+#: Causes for which a rank gets no extra time: its stack shows a build, the end of the script or a
+#: connection to the store, and none of them advances.
+_NO_EXTENSION = frozenset({STALE_BUILD_LOCK.name, PYTHON_LOCK_HELD.name, MASTER_UNREACHABLE.name})
 
 #: Takes a close observation of this node.
 ObserveClosely = Callable[[], JobSummary]
@@ -241,7 +242,7 @@ class StallDetector:
         """Judge a job that has been silent for ``silent_s``, or report why it gets more time.
 
         A rank that computes for long while the others wait for it is suspected meanwhile, and so is
-        a job whose ranks all wait outside of collectives after they made steps.
+        a job whose ranks all wait outside of collectives after they made steps or ended the script.
         """
         verdict = self.judge(table)
         if verdict.root is None:
@@ -314,15 +315,15 @@ def _only_timeouts(table: JobSummary, root: Finding) -> bool:
 
 
 def _all_idle(table: JobSummary) -> bool:
-    """Return whether all ranks are alive after a step, in no call, and none computes."""
+    """Return whether all living ranks are in no call, after a step or their script, and idle."""
+    alive = [state for state in table.ranks if state.life != ProcessState.DEAD]
     return len(table.ranks) == table.world_size and all(
         state.life in (ProcessState.RUNNING, ProcessState.DISK)
-        and state.step is not None
-        and state.ended is None
+        and (state.ended is not None or not stall.is_before_first_step(state))
         and not state.pending
         and stall.visible_phase(state) is None
         and stall.describe_activity(state) is None
-        for state in table.ranks
+        for state in alive
     )
 
 

@@ -44,7 +44,10 @@ def read_exception(path: Path, *, aborted: bool = False) -> RaisedException | No
 
 
 def original_exception(raised: RaisedException) -> RaisedException:
-    """Return the exception whose traceback the text of ``raised`` contains, or ``raised``."""
+    """Return the exception whose traceback the text of ``raised`` contains, or ``raised``.
+
+    Its frames precede those of ``raised``.
+    """
     if "Traceback (most recent call last)" not in raised.text:
         return raised
     lines = [line[:MAX_LINE] for line in raised.text.splitlines()]
@@ -52,7 +55,10 @@ def original_exception(raised: RaisedException) -> RaisedException:
     if found is None:
         return raised
     return replace(
-        found, place=found.place or raised.place, origin=raised.origin, frames=raised.frames
+        found,
+        place=found.place or raised.place,
+        origin=raised.origin,
+        frames=(*found.frames, *raised.frames),
     )
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.cli.run import OPTIONS
-from holdfast.cli.torchrun_options import TORCHRUN_OPTIONS, torchrun_flags
+from holdfast.cli.torchrun_options import TORCHRUN_OPTIONS, torchrun_flags, torchrun_words
 from holdfast.core import settings
-from holdfast.core.exit_status import USAGE
 
 
 @pytest.fixture
@@ -193,13 +192,26 @@ def test_a_missing_script_is_wrong_usage(run):
     assert run()[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--recorder off --nnodes 1 train.py --recorder x", "--nnodes 1 train.py --recorder x"),
+        ("--json-report=r --no-gate -r3 -- train.py", "-r3 -- train.py"),
+        ("--of-a-later-torch 1 --serve 0 train.py", "--of-a-later-torch 1 --serve 0 train.py"),
+    ],
+)
+def test_torchrun_gets_only_its_own_options(arguments, words):
+    values = {flag: "metavar" in row for flag, row in OPTIONS.items()}
+    assert torchrun_words(arguments.split(), values) == words.split()
+
+
 @pytest.mark.slow
-def test_a_torch_without_a_module_of_the_agent_is_one_sentence(tmp_path):
+def test_torchrun_runs_the_job_if_torch_lacks_a_module_of_the_agent(tmp_path):
     moved = "torch.distributed.elastic.multiprocessing.subprocess_handler"
     program = f"import sys; sys.modules[{moved!r}] = None; from holdfast.cli import main; main()"
-    command = [sys.executable, "-c", program, "run", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == USAGE
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("holdfast: `holdfast run` does not support this torch: ")
-    assert line.endswith("install a torch that docs/compatibility.md lists")
+    options = ("run", "--spares", "off", "--no-python", "sh", "-c", "echo rank $RANK")
+    command = [sys.executable, "-c", program, *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "rank 0\n"
+    line = done.stderr.splitlines()[0]
+    assert line.startswith("holdfast: this torch is not supported (")

@@ -247,6 +247,30 @@ def test_survivors_that_lost_their_peer_are_not_the_root() -> None:
     assert root_of(quiet)[:2] == ("rank-exits-early", 2)
 
 
+@pytest.mark.parametrize(
+    ("file", "cause", "rank"),
+    [
+        ("/usr/lib/python3.11/urllib/request.py", "python-exception-on-one-rank", 1),
+        ("/x/site-packages/urllib3/connection.py", "python-exception-on-one-rank", 1),
+        ("/x/site-packages/torch/distributed/distributed_c10d.py", "rank-killed", 2),
+        ("/job/train.py", "rank-killed", 2),
+    ],
+)
+def test_a_connection_that_a_library_lost_is_no_lost_peer(file: str, cause: str, rank: int) -> None:
+    """Unless a collective of the rank failed before, as when its handler reports that."""
+    frames = (SourceLine(file, 9), EVAL)
+    error = RaisedException("URLError", "[Errno 111] Connection refused", EVAL, frames=frames)
+    dead = {"life": ProcessState.DEAD, "exit_code": 1}
+    own = row(1, *history(30), **dead, raised=error)
+    lost = RaisedException("RuntimeError", "Connection closed by peer", TRAIN)
+    others = [row(0, *history(30), **dead, raised=lost)]
+    others += [row(2, *history(30), life=ProcessState.DEAD, exit_code=-9)] * (rank == 2)
+    assert root_of(judge([*others, own]))[:2] == (cause, rank)
+    failed = row(1, *history(30), replace(call(31), failed=True), **dead, raised=error)
+    killed = row(2, *history(30), life=ProcessState.DEAD, exit_code=-9)
+    assert root_of(judge([others[0], failed, killed]))[:2] == ("rank-killed", 2)
+
+
 def test_the_same_exception_everywhere_is_one_cause() -> None:
     raised = RaisedException("FileNotFoundError", "config.yaml", EVAL)
     dead = [row(rank, life=ProcessState.DEAD, exit_code=1, raised=raised) for rank in range(4)]
@@ -438,6 +462,31 @@ def test_a_world_size_beyond_the_started_ranks_is_named_at_its_line() -> None:
     assert verdict.suspects == ()
 
 
+@pytest.mark.parametrize(
+    ("connecting", "who", "first"),
+    [((0, 1, 2), "ranks 0-2", 0), ((2,), "rank 2", 2), ((0, 2), "rank 2", 2)],
+)
+def test_a_script_that_changes_the_address_of_the_store_is_named(
+    connecting: tuple[int, ...], who: str, first: int
+) -> None:
+    """As in torch's tutorial: MASTER_PORT=12355, where no launcher listens."""
+    init = "init_process_group"
+    rendezvous = SourceLine(
+        "/x/site-packages/torch/distributed/rendezvous.py", 190, "_create_c10d_store"
+    )
+    ranks = []
+    for rank in range(3):
+        frames = (rendezvous, EVAL) if rank in connecting else (EVAL,)
+        entered = call(1, init, group=init, site=EVAL)
+        ranks.append(row(rank, entered, step=None, stacks=(ThreadStack(frames),) * 2))
+    verdict = judge(ranks)
+    assert root_of(verdict) == ("master-unreachable", first, EVAL.line)
+    assert verdict.root is not None
+    assert verdict.root.message.startswith(f"{who} cannot connect to the rendezvous store")
+    late = judge([*ranks[:2], row(2, at=TRAIN, step=None)])
+    assert root_of(late)[:2] == ("store-wait", 2)
+
+
 def test_a_size_error_of_the_backend_names_the_sizes() -> None:
     """gloo: all_gather of 31 against 30 elements, which may differ on other backends."""
     error = RaisedException("RuntimeError", "op.preamble.length <= op.nbytes. 124 vs 120", TRAIN)
@@ -501,7 +550,13 @@ def test_exceptions_with_other_texts_are_quoted_separately() -> None:
             "checkpoint-folder-unusable",
         ),
         ("The server socket has failed to listen: EADDRINUSE", "port-in-use"),
+        (
+            "The client socket has timed out after 20000ms while trying to connect to (localhost, 12355).",
+            "master-unreachable",
+        ),
+        ("DataLoader timed out after 5 seconds", "dataloader-worker-died"),
         ("bad value", "python-exception-on-one-rank"),
+        ("No module named 'yaml'", "python-exception-on-one-rank"),
     ],
 )
 def test_the_message_of_an_exception_may_state_its_cause(text: str, cause: str) -> None:
@@ -677,6 +732,39 @@ def test_different_messages_of_one_exception_are_quoted_with_their_ranks() -> No
     assert "rank 2 then failed: ValueError: label" in [
         each.message for each in verdict.consequences
     ]
+
+
+def test_different_tags_are_named() -> None:
+    sends = row(0, call(1, "send", peer=1, tag=2, site=EVAL))
+    verdict = judge([sends, row(1, call(1, "recv", peer=0, tag=1, site=TRAIN))])
+    assert verdict.root is not None
+    assert verdict.root.message == (
+        "rank 1 never posted the recv for rank 0's send at train.py:77: that at train.py:41 has "
+        "tag 1, not 2"
+    )
+
+
+@pytest.mark.parametrize(("earlier", "rank"), [(120, 0), (124, 1)])
+def test_a_send_larger_than_its_receive_is_named(earlier: int, rank: int) -> None:
+    """The last micro-batch of rank 0 is larger, or rank 1 prepares a smaller tensor."""
+    error = RaisedException("RuntimeError", "op.preamble.length <= op.nbytes. 496 vs 480", TRAIN)
+    dead = {"life": ProcessState.DEAD, "exit_code": 1}
+    received = [
+        call(1, "recv", peer=0, elements=earlier, done=True),
+        replace(call(2, "recv", peer=0, elements=120), failed=True),
+    ]
+    sent = [
+        call(number, "send", peer=1, elements=size, site=EVAL, done=True)
+        for number, size in ((1, earlier), (2, 124))
+    ]
+    verdict = judge([row(0, *sent, call(1)), row(1, *received, raised=error, **dead)])
+    assert root_of(verdict)[:2] == ("mismatched-shape", rank)
+    assert verdict.root is not None
+    assert verdict.root.message == (
+        "rank 0 sends 124 elements [124] at train.py:77 to rank 1, which receives 120 [120] at "
+        "train.py:41"
+    )
+    assert "496 vs 480" in verdict.root.evidence[0].text
 
 
 def test_a_rank_that_goes_on_without_its_send_is_named_and_not_the_next_one_in_turn() -> None:

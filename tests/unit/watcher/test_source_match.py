@@ -126,6 +126,14 @@ def test_the_first_differing_collective_confirms_a_hint():
     assert [each.cause for each in found.ruled_out] == ["rank-killed"]
 
 
+@pytest.mark.parametrize(("odd", "is_used"), [(1, False), (0, True)])
+def test_a_repeated_call_is_not_explained_by_an_exception_that_skips_it(odd, is_used):
+    """A retry repeats the function with the collective; lint names the handler of the retry."""
+    swallowed = hint("swallowed", 20, 22, cause="rank-skips-collective")
+    before = verdict("mismatched-operation", odd, 22, confidence=0.9)
+    assert (refined(before, B09, swallowed) is not before) == is_used
+
+
 @pytest.mark.parametrize(
     "other",
     [

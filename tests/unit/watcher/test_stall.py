@@ -38,6 +38,7 @@ def test_a_sleeping_rank_during_training_gets_no_extension() -> None:
         "network-fabric-fault",
         "stalled-outside-collectives",
         "store-wait",
+        "master-unreachable",
         "python-lock-held",
         "stale-build-lock",
         "peer-lost",

@@ -7,7 +7,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.rank_table import ProcessState, RaisedException
+from holdfast.core.rank_table import ProcessState, RaisedException, ScriptEnd
 from holdfast.watcher import stall_detector as module
 from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules.stall import StallLimits
@@ -59,7 +59,13 @@ def test_a_rank_that_computes_while_others_wait_is_suspected_long_before_the_job
 
 @pytest.mark.parametrize(
     ("late", "is_suspected"),
-    [({}, True), ({"step": None, "step_p99_s": None}, False), ({"cpu_share": 0.9}, False)],
+    [
+        ({}, True),
+        ({"step": None, "step_p99_s": None}, False),
+        ({"cpu_share": 0.9}, False),
+        ({"step": None, "ended": ScriptEnd("end of script")}, True),  # a thread keeps it alive
+        ({"life": ProcessState.DEAD, "exit_code": 0}, True),
+    ],
 )
 def test_a_job_whose_ranks_all_wait_outside_of_collectives_is_suspected(late, is_suspected):
     ranks = (row(0, *history(9), at=LOADER), row(1, *history(9), at=LOADER, **late))

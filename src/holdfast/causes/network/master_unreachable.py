@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import automatic, disruptive
+from holdfast.causes.remedies import automatic, by_hand, disruptive
 from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
@@ -17,7 +17,8 @@ MASTER_UNREACHABLE = Cause(
     "started, the clients retry until the timeout, even after permanent errors such as `no route "
     "to host`.",
     shows_before="An endpoint that no host of the job owns, 127.0.0.1 in a job with several "
-    "hosts, or world sizes and node ranks that do not match between hosts.",
+    "hosts, a script that sets MASTER_ADDR or MASTER_PORT although a launcher starts it, or world "
+    "sizes and node ranks that do not match between hosts.",
     shows_during="Clients wait in init_process_group; the server waits for clients. Their trace "
     "files end with the entry into the store and contain no collective.",
     shows_after="`The client socket has timed out after ...ms while trying to connect to`, `n/m "
@@ -28,6 +29,7 @@ MASTER_UNREACHABLE = Cause(
     "outside the job.",
     evidence_sources=(
         EvidenceSource.LOG,
+        EvidenceSource.TRACE,
         EvidenceSource.HOST,
     ),
     signals=(
@@ -98,7 +100,12 @@ MASTER_UNREACHABLE = Cause(
         ),
     ),
     alternatives=("firewall-blocked-ports", "hostname-resolution"),
+    may_recover=True,
     remedies=(
+        by_hand(
+            "Leave MASTER_ADDR and MASTER_PORT as the launcher sets them, and pass no address in "
+            "init_method: `dist.init_process_group(backend)`."
+        ),
         automatic(
             "From the host that cannot connect, try the endpoint.",
             'nc -vz "$MASTER_ADDR" "$MASTER_PORT"',

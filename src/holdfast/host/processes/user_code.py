@@ -37,6 +37,13 @@ def is_library_frame(file: str) -> bool:
     )
 
 
+def is_other_library(file: str) -> bool:
+    """Return whether it is the standard library or a package other than torch and holdfast."""
+    if not file or file.startswith(("<", _HOLDFAST)) or "-packages/holdfast/" in file:
+        return False
+    return not _TORCH.search(file) and not is_user_file(file)
+
+
 def innermost_user_frame(stack: ThreadStack) -> SourceLine | None:
     """Return the innermost frame of user code, else of third-party or interactive code."""
     for matches in (is_user_file, _is_third_party, _is_interactive):

@@ -19,7 +19,6 @@ from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
 from holdfast.core.findings import (
-    Fact,
     Finding,
     RuledOut,
     Subject,
@@ -51,13 +50,13 @@ from holdfast.watcher.rules.hang_case import (
     line_text,
     subject_of,
 )
-from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.rules.ruled_out import (
     contradicted_causes,
     contradicted_straggler,
     is_one_host,
 )
 from holdfast.watcher.rules.silent_nodes import explain_silent_nodes
+from holdfast.watcher.rules.unreachable_store import explain_unreachable_store
 
 QUESTION = "Why did the job hang?"
 QUESTION_FAILED = "Why did the job fail?"
@@ -128,20 +127,9 @@ def _diverged(case: HangCase) -> list[Finding]:
     if divergence is None:
         return []
     finding = mismatch.explain_mismatch(divergence, case.ranks, case.source)
-    return [replace(finding, evidence=(*finding.evidence, *_backend_errors(case)))]
-
-
-def _backend_errors(case: HangCase) -> tuple[Fact, ...]:
-    """Return what a backend reported about the sizes."""
-    return tuple(
-        Fact(
-            text=describe_exception(state.raised, 300),
-            origin=state.raised.origin or f"trace of rank {state.rank}",
-            rank=state.rank,
-        )
-        for state in case.ranks.values()
-        if state.raised is not None and roots.sizes_differ(state)
-    )[:2]
+    return [
+        replace(finding, evidence=(*finding.evidence, *roots.backend_errors(case.ranks.values())))
+    ]
 
 
 def _new_group(case: HangCase) -> list[Finding]:
@@ -307,9 +295,11 @@ def _blocked_alone(case: HangCase) -> list[Finding]:
 
 _RULES = (
     explain_silent_nodes,
+    point_to_point.explain_larger_send,
     explain_dead_ranks,
     _stale_build_lock,
     _world_size,
+    explain_unreachable_store,
     _diverged,
     _new_group,
     _stopped,

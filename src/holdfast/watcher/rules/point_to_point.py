@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.causes.sync.mismatched_shape import MISMATCHED_SHAPE
 from holdfast.causes.sync.p2p_without_partner import P2P_WITHOUT_PARTNER
 from holdfast.core.findings import Fact, Finding, make_finding
 from holdfast.core.rank_table import ProcessState, RankState, RecordedCall, SourceLine
@@ -81,6 +82,56 @@ def _completed_at(state: RankState, site: SourceLine | None) -> bool:
     )
 
 
+def explain_larger_send(case: HangCase) -> list[Finding]:
+    """Explain a send of more elements than its partner receives, of which the backend complained.
+
+    The subject is the receiver if it received another number at that line before, else the sender.
+    """
+    dead = [state for state in case.ranks.values() if roots.died(state)]
+    if not all(roots.is_echo(state) or roots.sizes_differ(state) for state in dead):
+        return []
+    for receiver in filter(roots.sizes_differ, dead):
+        for received in receiver.recent:
+            sender = case.ranks.get(-1 if received.peer is None else received.peer)
+            sent = _send_for(received, receiver.rank, sender) if sender is not None else None
+            if sender is not None and sent is not None and sent.elements > received.elements:
+                return [_larger_send(sender, sent, receiver, received)]
+    return []
+
+
+def _send_for(received: RecordedCall, rank: int, sender: RankState) -> RecordedCall | None:
+    """Return the send that ``rank`` receives in the call ``received``, which did not complete."""
+    if received.name != "recv" or not (received.failed or received.completed is None):
+        return None
+    key = ("send", rank, received.tag, received.sequence)
+    return next(
+        (each for each in sender.recent if (each.name, each.peer, each.tag, each.sequence) == key),
+        None,
+    )
+
+
+def _larger_send(
+    sender: RankState, sent: RecordedCall, receiver: RankState, received: RecordedCall
+) -> Finding:
+    message = (
+        f"rank {sender.rank} sends {sent.elements} elements {list(sent.shape)}{line_text(sent)} to "
+        f"rank {receiver.rank}, which receives {received.elements} {list(received.shape)}"
+        f"{line_text(received)}"
+    )
+    has_changed = any(
+        each.site == received.site and each.elements != received.elements
+        for each in receiver.recent
+    )
+    odd, call = (receiver, received) if has_changed else (sender, sent)
+    return make_finding(
+        MISMATCHED_SHAPE,
+        message,
+        subject=rank_subject(odd.rank, odd.host, call.site),
+        evidence=roots.backend_errors((receiver,)),
+        confidence=0.9,
+    )
+
+
 def explain_ended_partner(case: HangCase) -> list[Finding]:
     """Explain sends and receives whose partner has ended without the other call."""
     found = []
@@ -149,11 +200,14 @@ def _partner_of(call: RecordedCall) -> str:
 def _without_partner(
     case: HangCase, wait: WaitEdges, rank: int, facts: tuple[Fact, ...]
 ) -> Finding:
-    call = wait.operation
+    call, peer = wait.operation, case.ranks.get(wait.awaited[0])
     message = (
         f"rank {call.peer} never posted the {_partner_of(call)} for rank {rank}'s {call.name}"
         f"{line_text(call)}"
     )
+    for own in peer.pending if peer is not None else ():
+        if (own.name, own.peer) == (_partner_of(call), rank) and own.tag != call.tag:
+            message += f": that{line_text(own)} has tag {own.tag}, not {call.tag}"
     return make_finding(
         P2P_WITHOUT_PARTNER,
         message,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -32,8 +33,9 @@ from holdfast.causes.process.stalled_outside_collectives import STALLED_OUTSIDE_
 from holdfast.causes.sync.rank_exits_early import RANK_EXITS_EARLY
 from holdfast.causes.sync.rank_skips_collective import RANK_SKIPS_COLLECTIVE
 from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
-from holdfast.core.findings import Cause, Finding
+from holdfast.core.findings import Cause, Fact, Finding
 from holdfast.core.rank_table import ProcessState, RaisedException, RankState, SourceLine
+from holdfast.host.processes.user_code import is_other_library
 from holdfast.watcher.rules.blocked_ranks import (
     BLOCK_RULES,
     RankRule,
@@ -92,14 +94,18 @@ _INVALID_CALL = re.compile(rf"{_SIZES_DIFFER.pattern}|ProcessGroup\w+::\w+: |ncc
 def is_echo(state: RankState) -> bool:
     """Return whether the rank died of a lost connection, and not of its own work.
 
-    Without an exception: whether it exited after its newest call had failed.
+    Without an exception: whether it exited after its newest call had failed. An exception of a
+    library that makes connections of its own, such as an HTTP client, is no lost peer.
     """
     raised = state.raised
+    newest = max(state.recent, key=lambda call: call.entered, default=None)
     if raised is None:
-        newest = max(state.recent, key=lambda call: call.entered, default=None)
         return (state.exit_code or 0) > 0 and newest is not None and newest.failed
     text = f"{raised.type} {raised.text}"
     if not _ECHO.search(text) or _INVALID_CALL.search(text):
+        return False
+    is_outside = newest is None or not (newest.failed or newest.completed is None)
+    if is_outside and raised.frames and is_other_library(raised.frames[0].file):
         return False
     named = cause_of_message(raised)  # a port in use is no lost connection
     return named is None or named.family in ("SYNC", "PROC")
@@ -108,6 +114,19 @@ def is_echo(state: RankState) -> bool:
 def sizes_differ(state: RankState) -> bool:
     """Return whether the rank died because a backend found that the sizes in a call differ."""
     return state.raised is not None and bool(_SIZES_DIFFER.search(state.raised.text))
+
+
+def backend_errors(ranks: Iterable[RankState]) -> tuple[Fact, ...]:
+    """Return what a backend reported about the sizes."""
+    return tuple(
+        Fact(
+            text=describe_exception(state.raised, 300),
+            origin=state.raised.origin or f"trace of rank {state.rank}",
+            rank=state.rank,
+        )
+        for state in ranks
+        if state.raised is not None and sizes_differ(state)
+    )[:2]
 
 
 def timed_out(state: RankState) -> bool:

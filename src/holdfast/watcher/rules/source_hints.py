@@ -46,6 +46,8 @@ _CAUSE_OF_KIND = {"shape": MISMATCHED_SHAPE.name, "root": COLLECTIVE_MISMATCH.na
 _READ_ERRORS = ("FileNotFoundError", "EOFError", "JSONDecodeError", "UnpicklingError", "BadZipFile")
 #: Confidence if the ranks first differ at this collective, and if they only wait in it now.
 _CONFIDENCE_FIRST, _CONFIDENCE_WAITING = 0.95, 0.8
+#: Least confidence of a verdict that knows which rank made the odd call.
+_CONFIDENCE_ODD = 0.8
 
 
 class SourceHint(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,11 +107,28 @@ def best_match(
 ) -> HintMatch | None:
     """Return the most severe hint that the run confirms, for the verdict ``root``."""
     for find_matches in _MATCHERS:
-        matches = find_matches(root, ranks, groups, source, hints)
+        matches = (
+            match
+            for match in find_matches(root, ranks, groups, source, hints)
+            if not _is_contradicted(match, root)
+        )
         best = min(matches, key=lambda match: match.hint.gravity, default=None)
         if best is not None:
             return best
     return None
+
+
+def _is_contradicted(match: HintMatch, root: Finding) -> bool:
+    """Return whether a rank should have skipped the call that in the run only the odd rank made.
+
+    That rank repeats the call. On a tie, which rank is odd is uncertain.
+    """
+    return (
+        match.hint.kind == "swallowed"
+        and root.cause in _ONE_LINE
+        and root.subject.rank in match.makers
+        and root.confidence >= _CONFIDENCE_ODD
+    )
 
 
 def may_have_died_of_others(state: RankState) -> bool:
