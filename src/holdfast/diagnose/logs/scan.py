@@ -10,7 +10,7 @@ one).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -90,17 +90,29 @@ class Scanner:
         self.last: tuple[int, bytes] | None = None
 
     def scan(self, stream: ReadableStream, *, following: int = 0) -> Iterator[ScanHit]:
-        """Yield the hits in ``stream`` in order.
+        """Return the hits in ``stream`` in order.
 
         ``following`` is the number of first lines that are hits because of lines scanned before;
         the attribute ``following`` is that number for the lines after this stream. ``lines``,
         ``line_feeds``, ``bytes`` and ``last`` (number and bytes of the last line, or piece, that is
         not blank) describe this stream once it is exhausted.
         """
+        return self._scan(self._plan(_blocks(stream)), following)
+
+    def scan_small(self, data: bytes) -> Iterator[ScanHit]:
+        """Return the hits in a stream of at most MAX_LINE_BYTES that ends with a line feed."""
+        is_short = self._sparse_hits >= MANY_SPARSE and len(data) < SHORT_BYTES
+        return self._scan(
+            ((data, self._sparse_last),) if is_short else self._plan(iter((data,))), 0
+        )
+
+    def _scan(
+        self, plan: Iterable[tuple[bytes, _PatternTable]], following: int
+    ) -> Iterator[ScanHit]:
         self.lines = self.bytes = self.line_feeds = 0
         self.last, self.following = None, following
         final, block = (0, b""), b"\n"
-        for block, table in self._plan(_blocks(stream)):
+        for block, table in plan:
             before = self.line_feeds
             yield from self._search(table, block)
             if not block.isspace():

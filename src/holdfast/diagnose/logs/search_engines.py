@@ -13,10 +13,13 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
+
+from holdfast.diagnose.logs import database_cache
 
 #: Name, expression, and whether case is ignored.
 SearchPattern = tuple[str, str, bool]
@@ -26,6 +29,11 @@ LineMatch = tuple[int, int, tuple[int, ...]]
 BlockSearch = Callable[[bytes], Iterator[LineMatch]]
 #: Frequent rows are searched on the lines that begin in this much of a block.
 FREQUENT_BYTES = 1 << 16
+
+#: Number of a row, Hyperscan's flags, and its expression.
+_HyperscanRule = tuple[int, int, bytes]
+#: Smaller databases are compiled as quickly as they are loaded.
+_MIN_CACHED = 16
 
 #: A group's name, which Hyperscan does not support.
 _GROUP_NAME = re.compile(r"(?<!\\)\(\?P<\w+>")
@@ -85,9 +93,9 @@ def compile_with_hyperscan(
     groups = [[row for row, kind in enumerate(kinds) if kind == one] for one in range(3)]
     databases = [
         _compile_database(
-            tuple((row, patterns[row]) for row in group), frozenset(once).intersection(group)
+            tuple((row, patterns[row]) for row in group), frozenset(once).intersection(group), kind
         )
-        for group in groups
+        for kind, group in enumerate(groups)
         if group
     ]
     if None in databases:
@@ -174,30 +182,54 @@ def _compile_all(patterns: tuple[SearchPattern, ...]) -> tuple[re.Pattern[bytes]
 
 @lru_cache(maxsize=8)
 def _compile_database(
-    rows: tuple[tuple[int, SearchPattern], ...], once: frozenset[int] = frozenset()
+    rows: tuple[tuple[int, SearchPattern], ...], once: frozenset[int], kind: int
 ) -> Any:
-    """Compile a Hyperscan database, which takes 0.4 s for 250 patterns; None if it cannot."""
+    """Return a Hyperscan database, compiled or from the cache; None if it cannot be compiled.
+
+    ``kind`` is the number of the group of rows. A large one takes a second to compile.
+    """
     try:
         hyperscan = importlib.import_module("hyperscan")
     except ImportError:
         return None
-    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    flags = [
+        hyperscan.HS_FLAG_MULTILINE
+        | (hyperscan.HS_FLAG_CASELESS if ignore else 0)
+        | (hyperscan.HS_FLAG_SINGLEMATCH if row in once else 0)
+        for row, (*_, ignore) in rows
+    ]
+    rules = [
+        (row, flag, _GROUP_NAME.sub("(?:", expression).encode())
+        for (row, (_, expression, _)), flag in zip(rows, flags, strict=True)
+    ]
     try:
-        database.compile(
-            expressions=[
-                _GROUP_NAME.sub("(?:", expression).encode() for _, (_, expression, _) in rows
-            ],
-            ids=[row for row, _ in rows],
-            elements=len(rows),
-            flags=[
-                hyperscan.HS_FLAG_MULTILINE
-                | (hyperscan.HS_FLAG_CASELESS if ignore else 0)
-                | (hyperscan.HS_FLAG_SINGLEMATCH if row in once else 0)
-                for row, (*_, ignore) in rows
-            ],
-        )
+        if len(rules) < _MIN_CACHED:
+            return _compile_rules(rules)
+        return _load_or_compile(rules, f"{kind}{'-once' * bool(once)}")
     except hyperscan.HyperscanError:  # unsupported processor or pattern
         return None
+
+
+def _load_or_compile(rules: Sequence[_HyperscanRule], name: str) -> Any:
+    """Return the database in the cache if it is of these rules, version and processor."""
+    hyperscan = importlib.import_module("hyperscan")
+    engine = _compile_rules([(0, 0, b"a")]).info()
+    name = f"{name}-{zlib.crc32(engine):08x}"
+    key = repr((engine, rules)).encode()
+    stored = database_cache.load(name, key)
+    if stored is not None:
+        with suppress(hyperscan.HyperscanError):
+            return hyperscan.loadb(stored, hyperscan.HS_MODE_BLOCK)
+    database = _compile_rules(rules)
+    database_cache.store(name, key, hyperscan.dumpb(database))
+    return database
+
+
+def _compile_rules(rules: Sequence[_HyperscanRule]) -> Any:
+    hyperscan = importlib.import_module("hyperscan")
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    ids, flags, expressions = zip(*rules, strict=True)
+    database.compile(expressions=expressions, ids=ids, elements=len(ids), flags=flags)
     _release_heap()
     return database
 
