@@ -14,13 +14,19 @@ PATTERNS = tuple((f"p{number}", f"mark{number}x+", False) for number in range(20
 BLOCK = b"mark3xx\nnothing\nmark11x mark4x\n"
 
 
+def forget() -> None:
+    """Forget the databases of this process."""
+    search_engines.compile_database.cache_clear()
+    search_engines.load_database.cache_clear()
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Use an empty cache folder, and databases of no other test."""
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    search_engines._compile_database.cache_clear()
+    forget()
     yield tmp_path / "cache"
-    search_engines._compile_database.cache_clear()
+    forget()
 
 
 def stored(folder: Path) -> Path:
@@ -70,11 +76,22 @@ def test_a_loaded_database_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     assert compiled is not None
     found = list(compiled(BLOCK))
     assert found == [(0, 8, (3,)), (16, 31, (4, 11))]
-    search_engines._compile_database.cache_clear()
+    forget()
     monkeypatch.setattr(database_cache, "store", lambda *_: pytest.fail("compiled again"))
     loaded = search_engines.compile_with_hyperscan(PATTERNS)
     assert loaded is not None
     assert list(loaded(BLOCK)) == found
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_table_is_ready_once_it_is_stored() -> None:
+    pytest.importorskip("hyperscan")
+    assert search_engines.compile_with_hyperscan(PATTERNS, only_stored=True) is None
+    search_engines.compile_with_hyperscan(PATTERNS)
+    forget()
+    ready = search_engines.compile_with_hyperscan(PATTERNS, only_stored=True)
+    assert ready is not None
+    assert [rows for *_, rows in ready(BLOCK)] == [(3,), (4, 11)]
 
 
 @pytest.mark.parametrize("keep", [0, 30, -1])
@@ -84,7 +101,7 @@ def test_a_damaged_database_is_compiled_again(folder: Path, keep: int) -> None:
     path = stored(folder)
     whole = path.read_bytes()
     path.write_bytes(whole[:keep])
-    search_engines._compile_database.cache_clear()
+    forget()
     search = search_engines.compile_with_hyperscan(PATTERNS)
     assert search is not None
     assert [rows for *_, rows in search(BLOCK)] == [(3,), (4, 11)]

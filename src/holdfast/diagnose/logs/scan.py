@@ -28,7 +28,8 @@ from holdfast.diagnose.logs.search_engines import (
 CHUNK_BYTES = 1 << 19
 #: Longer lines are cut.
 MAX_LINE_BYTES = 1 << 16
-#: Bytes searched with ``re`` before the table is compiled for Hyperscan, which takes as long.
+#: Bytes searched with ``re`` before a table that is not stored is compiled for Hyperscan, which
+#: takes as long.
 SMALL_BYTES = 1 << 17
 
 #: All matches of sparse rows are reported in this much of a stream's start and end.
@@ -124,7 +125,10 @@ class Scanner:
     def _search(self, table: _PatternTable, block: bytes) -> Iterator[ScanHit]:
         self._searched_bytes += len(block)
         newlines, at = self.line_feeds, 0
-        search = table.fast_search if self._searched_bytes > SMALL_BYTES else table.slow_search
+        search = table.stored_search
+        if search is None:
+            is_small = self._searched_bytes <= SMALL_BYTES
+            search = table.slow_search if is_small else table.fast_search
         for begin, end, found in search(block):
             if self.following:
                 yield from self._followers(block, at, begin, newlines)
@@ -215,14 +219,22 @@ class _PatternTable:
     @cached_property
     def fast_search(self) -> BlockSearch:
         """The fastest search available."""
-        search = compile_with_hyperscan(
+        return self._with_hyperscan(only_stored=False) or self.slow_search
+
+    @cached_property
+    def stored_search(self) -> BlockSearch | None:
+        """The fastest search if it is ready."""
+        return self._with_hyperscan(only_stored=True)
+
+    def _with_hyperscan(self, *, only_stored: bool) -> BlockSearch | None:
+        return compile_with_hyperscan(
             self.patterns,
             self._once,
             self.sparse,
             accompanying=self._accompanying,
             frequent=self.frequent,
+            only_stored=only_stored,
         )
-        return search or self.slow_search
 
     @property
     def _once(self) -> Collection[int]:

@@ -34,8 +34,6 @@ RECOGNIZERS: tuple[Recognizer, ...] = (
 _LINES_OF_A_LOGGER = re.compile(
     rb"(?:(?:\[(?:rank|default|Rank )\d|\[?\d{4}-\d\d-\d\d|\[?[WEIF]\d{3,4} \d\d:).{0,380}\n)+"
 )
-#: Without one of them, such lines are no records, no HTML, and have no literal line feeds.
-_MARKS = (b"{", b"&", b"\\", b"\r")
 
 
 def recognize(data: bytes) -> list[TransportDecoder]:
@@ -50,10 +48,13 @@ def recognize(data: bytes) -> list[TransportDecoder]:
 
 
 def is_from_logger(data: bytes) -> bool:
-    """Return whether the form of all lines shows that no recognizer claims the log."""
+    """Return whether the form of all lines shows that no recognizer claims the log.
+
+    They are no records, no HTML, have no literal line feeds, and none continues another.
+    """
     return (
         _LINES_OF_A_LOGGER.fullmatch(data) is not None
-        and not any(mark in data for mark in _MARKS)
+        and not (b"{" in data or b"&" in data or b"\\" in data or b"\r" in data)
         and b" std" not in data[:256]
         and recognize_header(data[: data.find(b"\n")]) is None
     )
