@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -88,12 +89,9 @@ class EvidenceSet:
         """Return the file with an opener that counts bytes read and never fails."""
         counted = _CountedFile(file.name, file.kind, file.size or 0, file.read_errors)
         self._counted.append(counted)
-
-        def add(size: int) -> None:
-            counted.bytes += size
-            self._bytes += size
-            if self.on_progress is not None:
-                self.on_progress(len(self._counted), self._bytes, file.name)
+        if file.content is not None:
+            self._add_bytes(counted, len(file.content))
+            return file
 
         def open_counted() -> BinaryIO:
             try:
@@ -102,10 +100,7 @@ class EvidenceSet:
                 file.read_errors.append(os_error_reason(error))
                 return io.BytesIO()
             counted.bytes = 0
-            if isinstance(inner, io.BytesIO):
-                add(len(inner.getbuffer()))
-                return inner
-            stream = CountingStream(inner, add)
+            stream = CountingStream(inner, partial(self._add_bytes, counted))
             if file.kind is EvidenceKind.LOG:
                 return cast(BinaryIO, stream)  # read in large parts
             return buffered(stream, file.size)
@@ -113,6 +108,12 @@ class EvidenceSet:
         return EvidenceFile(
             file.name, file.kind, file.size, open_counted, file.read_errors, file.path
         )
+
+    def _add_bytes(self, counted: _CountedFile, size: int) -> None:
+        counted.bytes += size
+        self._bytes += size
+        if self.on_progress is not None:
+            self.on_progress(len(self._counted), self._bytes, counted.name)
 
     def finish_reading(self) -> None:
         """Set ``read``, once all files were read."""

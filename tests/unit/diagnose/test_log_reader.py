@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
-from holdfast.diagnose.logs import LogFacts
+from holdfast.diagnose.logs import LogFacts, scan
 from holdfast.diagnose.logs.bounded_signals import KEPT_FIRST, KEPT_LAST, merge_facts
 from holdfast.diagnose.logs.file_names import rank_in_name
 from holdfast.diagnose.logs.reader import LogReader, read_logs
@@ -285,3 +286,29 @@ def test_a_log_read_in_parts_yields_the_same_facts(lines: list[str], data: st.Da
         whole.lines,
         whole.bytes,
     )
+
+
+#: Parts of logs with line ends, colors, escaped line feeds, records and quotes.
+PIECES = (
+    *LINES,
+    "\n",
+    "\r\n",
+    "no end",
+    "\x1b[31mred\x1b[0m\n",
+    '{"log": "step 3/9 loss 2.0\\n"}\n',
+)
+PIECES += ("> step 4/9 loss 1.5\n", "Traceback (most recent call last):\\n  File x\n", " \n")
+
+
+@pytest.mark.parametrize("many", [1, 1 << 60])
+@settings(deadline=None)  # the machine may be busy
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8), min_size=1, max_size=5))
+def test_small_logs_in_memory_yield_the_same_facts(many: int, logs: list[list[str]]) -> None:
+    contents = {f"rank{number}.log": "".join(one).encode() for number, one in enumerate(logs)}
+    in_memory = [
+        EvidenceFile(name, EvidenceKind.LOG, len(raw), partial(io.BytesIO, raw), content=raw)
+        for name, raw in contents.items()
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "MANY_SPARSE", many)
+        assert read_logs(in_memory) == facts(**contents)

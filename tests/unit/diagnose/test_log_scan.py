@@ -76,7 +76,14 @@ class ShortReads(io.RawIOBase):
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "hyperscan":
         pytest.importorskip("hyperscan")
-    monkeypatch.setattr(scan, "SMALL_BYTES", -1 if request.param == "hyperscan" else 1 << 60)
+    use_engine(monkeypatch, request.param)
+
+
+def use_engine(patch: pytest.MonkeyPatch, engine: str) -> None:
+    """Search with one engine, whether a database is stored or not."""
+    patch.setattr(scan, "SMALL_BYTES", -1 if engine == "hyperscan" else 1 << 60)
+    if engine == "re":
+        patch.setattr(scan._PatternTable, "stored_search", None)
 
 
 def hits(
@@ -97,15 +104,15 @@ def expected_hits(
     return found
 
 
-@pytest.mark.parametrize("small", [1 << 60, -1])
+@pytest.mark.parametrize("engine", ["re", "hyperscan"])
 @settings(deadline=None)  # the first example compiles the table
 @given(data=LOGS, chunk=st.integers(1, 40), seed=st.integers(0, 9))
 def test_arbitrary_bytes_in_arbitrary_chunks(
-    small: int, data: bytes, chunk: int, seed: int
+    engine: str, data: bytes, chunk: int, seed: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "CHUNK_BYTES", chunk)
-        patch.setattr(scan, "SMALL_BYTES", small)
+        use_engine(patch, engine)
         scanner = Scanner(SMALL_TABLE)
         found = list(scanner.scan(ShortReads(data, seed)))
     lines = list(io.BytesIO(data))
@@ -115,14 +122,14 @@ def test_arbitrary_bytes_in_arbitrary_chunks(
     assert scanner.last == (non_blank[-1] if non_blank else None)
 
 
-@pytest.mark.parametrize("small", [1 << 60, -1])
+@pytest.mark.parametrize("engine", ["re", "hyperscan"])
 @settings(deadline=None)  # the first example compiles the table
 @given(data=LOGS, chunk=st.integers(1, 40), most=st.integers(1, 12))
 def test_cut_lines_do_not_depend_on_the_chunks(
-    small: int, data: bytes, chunk: int, most: int
+    engine: str, data: bytes, chunk: int, most: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "SMALL_BYTES", small)
+        use_engine(patch, engine)
         patch.setattr(scan, "MAX_LINE_BYTES", most)
         at_once = hits(data)
         patch.setattr(scan, "CHUNK_BYTES", chunk)
@@ -154,9 +161,10 @@ def test_both_engines_find_the_same_with_the_real_table(
 ) -> None:
     pytest.importorskip("hyperscan")
     data = b"".join(generated(seed, 800))
-    monkeypatch.setattr(scan, "SMALL_BYTES", 1 << 60)
-    with_re = hits(data, TABLE)
-    monkeypatch.setattr(scan, "SMALL_BYTES", -1)
+    with monkeypatch.context() as patch:
+        use_engine(patch, "re")
+        with_re = hits(data, TABLE)
+    use_engine(monkeypatch, "hyperscan")
     with_hyperscan = hits(data, TABLE)
     assert with_hyperscan == with_re == expected_hits(data, TABLE)
     assert len({row for hit in with_re for row in hit.rows}) > 15
@@ -176,15 +184,21 @@ def test_patterns_unsupported_by_hyperscan_are_searched_with_re(
     assert hits(b"ab\naa\n", table) == expected_hits(b"ab\naa\n", table)
 
 
+def forget_databases() -> None:
+    """Forget the databases of this process."""
+    search_engines.compile_database.cache_clear()
+    search_engines.load_database.cache_clear()
+
+
 def test_hits_are_the_same_without_hyperscan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hyperscan", None)
     monkeypatch.setattr(scan, "SMALL_BYTES", -1)
-    search_engines._compile_database.cache_clear()
+    forget_databases()
     try:
         assert search_engines.compile_with_hyperscan(SMALL_TABLE) is None
         assert hits(b"x Error\n\nzzz") == expected_hits(b"x Error\n\nzzz")
     finally:
-        search_engines._compile_database.cache_clear()
+        forget_databases()
 
 
 @pytest.mark.usefixtures("engine")
@@ -309,6 +323,7 @@ def test_after_many_sparse_rows_short_logs_report_them_on_the_last_line_and_besi
 def test_memory_does_not_grow_with_the_log() -> None:
     script = (
         "import io, resource, sys; from holdfast.diagnose.logs import scan; scan.SMALL_BYTES = int(sys.argv[1])\n"
+        "if scan.SMALL_BYTES > 0: scan._PatternTable.stored_search = None\n"
         "class Endless(io.RawIOBase):\n"
         "    left = 32\n"
         "    def read(self, size=-1):\n"

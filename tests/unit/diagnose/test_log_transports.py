@@ -17,6 +17,7 @@ from holdfast.diagnose.logs import carried_logs
 from holdfast.diagnose.logs.carried_logs import LogTransport
 from holdfast.diagnose.logs.learned_prefixes import LearnedPrefixes
 from holdfast.diagnose.pipeline import DiagnosisResult, diagnose
+from holdfast.diagnose.transports import FirstLines, recognition
 from tests.hypothesis_profiles import examples
 from tests.unit.diagnose.log_transports import FORMS, LOGS
 
@@ -171,6 +172,41 @@ def test_a_prefix_is_learned_from_two_different_lines_after_it() -> None:
 )
 def test_a_plain_log_is_not_changed(log: str) -> None:
     assert "".join(f"{line}\n" for _, line in lines_in(log.encode())) == log
+
+
+#: Parts of lines that recognizers look for, and of which lines of a logger consist.
+PARTS = ("2026-03-01 00:00:01", "[rank3]: ", "[E0301 12:", "T00:00:00.123Z stdout F ", ",message,")
+PARTS += (
+    "> ",
+    "&amp;",
+    "\\n",
+    '{"log": "x"}',
+    "[",
+    "word ",
+    "é",
+    " " * 60,
+    "File x\t",
+    "x" * 90,
+    "\r",
+)
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda start, parts: start + "".join(parts),
+            st.sampled_from(PARTS[:3]),
+            st.lists(st.sampled_from(PARTS), max_size=8),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_no_recognizer_claims_what_is_from_a_logger(lines: list[str]) -> None:
+    data = "".join(f"{line}\n" for line in lines).encode()
+    if recognition.is_from_logger(data):
+        first = FirstLines(data)
+        assert not any(recognizer(first) for recognizer in recognition.RECOGNIZERS)
 
 
 def test_lines_of_a_record_cite_its_line(tmp_path: Path) -> None:

@@ -18,7 +18,14 @@ from holdfast.diagnose.log_rules.judge import judge
 from holdfast.diagnose.logs.reader import LogReader, create_scanner
 from tests.hypothesis_profiles import examples
 from tests.unit.diagnose.log_transports import FORMS, Line
-from tests.unit.diagnose.test_uncaught import FATAL, LIKE_ECHOES, OTHERS
+from tests.unit.diagnose.test_uncaught import (
+    FATAL,
+    LIKE_ECHOES,
+    OTHERS,
+    deepspeeds_line,
+    torchruns_line,
+    torchruns_table,
+)
 
 SCANNER = create_scanner()
 STEPS = (
@@ -73,7 +80,12 @@ SHORT = (
 )
 WITH_LINES = [form for form in ONE_TO_ONE if form not in SHORT]
 #: This word is a signal only if it is the whole line: not after an unknown prefix.
-NAMED = [line for line in FATAL if line != "Killed"]
+NAMED = [[line] for line in FATAL if line != "Killed"]
+REPORTED = [
+    write(code).splitlines()
+    for write in (torchruns_line, torchruns_table, deepspeeds_line)
+    for code in (1, -9, -11)
+]
 
 
 def root(raw: bytes) -> Finding | None:
@@ -125,9 +137,13 @@ def test_an_uncaught_traceback_in_any_form(error: str, parts: dict[str, object],
 
 @pytest.mark.slow
 @settings(max_examples=examples(100))  # the machine may be busy
-@given(st.sampled_from(NAMED), st.fixed_dictionaries(LOGS), st.sampled_from(WITH_LINES))
-def test_a_fatal_signal_in_any_form(line: str, parts: dict[str, object], form: str) -> None:
-    assert root(FORMS[form](log_with([line], **parts))) is not None, form
+@given(
+    st.sampled_from([*NAMED, *REPORTED]), st.fixed_dictionaries(LOGS), st.sampled_from(WITH_LINES)
+)
+def test_a_fatal_signal_or_failure_table_in_any_form(
+    failure: list[str], parts: dict[str, object], form: str
+) -> None:
+    assert root(FORMS[form](log_with(failure, **parts))) is not None, form
 
 
 RICH = """╭───────────────────── Traceback (most recent call last) ─────────────────────╮

@@ -34,7 +34,8 @@ class EvidenceFile(msgspec.Struct, frozen=True, eq=False):
     in bytes, None if only reading reveals it (standard input, a compressed stream). ``open``
     returns the decompressed bytes, text as UTF-8; it may be called more than once (except on
     standard input). A stream that fails ends early, and ``read_errors`` then has the reason.
-    ``path`` is set only if the bytes are those of a file on disk.
+    ``path`` is set only if the bytes are those of a file on disk; ``content`` are all bytes of a
+    small log, which need not be read again.
     """
 
     name: str
@@ -43,6 +44,7 @@ class EvidenceFile(msgspec.Struct, frozen=True, eq=False):
     open: Callable[[], BinaryIO]
     read_errors: list[str] = []
     path: str = ""
+    content: bytes | None = None
 
 
 class SkippedEvidence(msgspec.Struct, frozen=True, omit_defaults=True):

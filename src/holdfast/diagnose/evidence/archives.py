@@ -15,7 +15,7 @@ import stat
 import tarfile
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import BinaryIO, cast
 
@@ -91,21 +91,26 @@ class EvidenceLocation(msgspec.Struct, frozen=True):
         )
 
 
-def iter_evidence(location: EvidenceLocation) -> FoundEvidence:
-    """Yield the file at ``location``, or all members if it is an archive."""
+def iter_evidence(location: EvidenceLocation) -> Iterable[EvidenceFile | SkippedEvidence]:
+    """Return the file at ``location``, or all members if it is an archive."""
     try:
         with location.open() as stream:
             head = _read_head(stream, location.size)
     except READ_ERRORS as error:
-        yield _lost(location, error)
-        return
+        return (_lost(location, error),)
+    return identify_evidence(location, head)
+
+
+def identify_evidence(
+    location: EvidenceLocation, head: bytes
+) -> Iterable[EvidenceFile | SkippedEvidence]:
+    """Return the file that begins with ``head``, or all members if it is an archive."""
     container = detect_container(head)
     if container is None:
-        yield _identify(location, head, location.open)
-    elif location.depth >= location.limits.depth:
-        yield _too_deep(location)
-    else:
-        yield from _unpack(location, container)
+        return (_identify(location, head, location.open),)
+    if location.depth >= location.limits.depth:
+        return (_too_deep(location),)
+    return _unpack(location, container)
 
 
 def _lost(location: EvidenceLocation, error: BaseException) -> SkippedEvidence:
@@ -151,8 +156,8 @@ def _identify(
 
     path = location.path if encoding == "utf-8" else ""
     is_whole = kind is EvidenceKind.LOG and encoding == "utf-8" and len(head) == location.size
-    open_file = partial(io.BytesIO, head) if is_whole else open_safely
-    return EvidenceFile(location.name, kind, location.size, open_file, errors, path)
+    open_file, content = (partial(io.BytesIO, head), head) if is_whole else (open_safely, None)
+    return EvidenceFile(location.name, kind, location.size, open_file, errors, path, content)
 
 
 def _append_once(errors: list[str], text: str) -> None:

@@ -63,6 +63,8 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
+_MARK_BYTES = tuple(mark for mark, _ in _MARKS)
+
 #: Endings of text that is not evidence if found in a folder or an archive.
 _SOURCE_ENDINGS = frozenset(
     {".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h",
@@ -90,6 +92,7 @@ _CONTAINERS = (
     (b"PK\x03\x04", Container.ZIP),
     (b"PK\x05\x06", Container.ZIP),
 )
+_CONTAINER_MAGICS = tuple(magic for magic, _ in _CONTAINERS)
 #: Formats that are recognized but not read.
 _UNSUPPORTED = (
     (b"\x28\xb5\x2f\xfd", "zstd compression is not supported; decompress it first"),
@@ -100,13 +103,13 @@ _UNSUPPORTED = (
     (b"\x89PNG", "an image (PNG)"),
     (b"%PDF-", "a PDF document"),
 )
+_UNSUPPORTED_MAGICS = tuple(magic for magic, _ in _UNSUPPORTED)
 
 
 def detect_container(head: bytes) -> Container | None:
     """Return the archive or compression format; None for a plain file."""
-    for magic, kind in _CONTAINERS:
-        if head.startswith(magic):
-            return kind
+    if head.startswith(_CONTAINER_MAGICS):
+        return next(kind for magic, kind in _CONTAINERS if head.startswith(magic))
     if head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
         return Container.BZIP2
     return Container.TAR if _is_tar(head) else None
@@ -114,8 +117,8 @@ def detect_container(head: bytes) -> Container | None:
 
 def _is_tar(head: bytes) -> bool:
     """Return whether this is a tar header: by its magic, or (before POSIX) by its checksum."""
-    if len(head) < _TAR_BLOCK_BYTES:
-        return False
+    if len(head) < _TAR_BLOCK_BYTES or b"\0" not in head[:_TAR_BLOCK_BYTES]:
+        return False  # zeros fill the header
     if head[_TAR_MAGIC_OFFSET : _TAR_MAGIC_OFFSET + 5] == b"ustar":
         return True
     checksum = re.fullmatch(rb" *([0-7]{1,6})[ \0]{1,2}", head[148:156])
@@ -129,7 +132,9 @@ def unsupported_format(head: bytes) -> str:
     """Return why a file in a recognized format is not evidence; empty for all others."""
     if _JSON.match(head) and _RUN_RECORDS.match(head):
         return "facts about the run, written by holdfast; the evidence next to it is analyzed"
-    return next((why for magic, why in _UNSUPPORTED if head.startswith(magic)), "")
+    if not head.startswith(_UNSUPPORTED_MAGICS):
+        return ""
+    return next(why for magic, why in _UNSUPPORTED if head.startswith(magic))
 
 
 def reason_to_skip(name: str) -> str:
@@ -184,9 +189,8 @@ def _is_json_document(head: bytes) -> bool:
 @lru_cache(maxsize=2)  # detect_kind and its caller need it for the same bytes
 def detect_encoding(head: bytes) -> str | None:
     """Return the encoding of text; ``utf-8`` also for unknown 8-bit encodings; None for binary."""
-    for mark, name in _MARKS:
-        if head.startswith(mark):
-            return name
+    if head.startswith(_MARK_BYTES):
+        return next(name for mark, name in _MARKS if head.startswith(mark))
     unmarked = _detect_utf16(head)
     if unmarked is not None:
         return unmarked

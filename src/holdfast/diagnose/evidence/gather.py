@@ -11,13 +11,18 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import BinaryIO, cast
 
 from holdfast.core.text import os_error_reason
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind, SkippedEvidence
-from holdfast.diagnose.evidence.archives import EvidenceLocation, FoundEvidence, iter_evidence
+from holdfast.diagnose.evidence.archives import (
+    EvidenceLocation,
+    FoundEvidence,
+    identify_evidence,
+    iter_evidence,
+)
 from holdfast.diagnose.evidence.file_types import (
     HEAD_BYTES,
     detect_container,
@@ -36,6 +41,7 @@ from holdfast.diagnose.evidence.streams import (
     describe_read_error,
 )
 
+_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "standard input"
 
@@ -103,26 +109,41 @@ def _read_file(
     limits: IntakeLimits,
     spool: SpoolFile,
     seen: set[tuple[int, int]],
-) -> FoundEvidence:
+) -> Iterable[EvidenceFile | SkippedEvidence]:
     if not stat.S_ISREG(status.st_mode):
         special = next((why for test, why in _SPECIAL_FILES if test(status.st_mode)), "")
         if special:
-            yield SkippedEvidence(path, special)
-            return
-    if (status.st_dev, status.st_ino) in seen:
-        yield SkippedEvidence(path, "already read under another name")
-        return
-    seen.add((status.st_dev, status.st_ino))
+            return (SkippedEvidence(path, special),)
+    identity = status.st_dev, status.st_ino
+    if identity in seen:
+        return (SkippedEvidence(path, "already read under another name"),)
+    seen.add(identity)
+    try:
+        head = _read_head(path, min(status.st_size or HEAD_BYTES, HEAD_BYTES))
+    except (OSError, ValueError) as error:
+        return (SkippedEvidence(path, describe_read_error(error), lost=True),)
     opener = partial(open_nonblocking, path)
-    yield from iter_evidence(
-        EvidenceLocation(path, status.st_size, opener, limits, spool, path=path)
-    )
+    location = EvidenceLocation(path, status.st_size, opener, limits, spool, path=path)
+    return identify_evidence(location, head)
+
+
+def _read_head(path: str, size: int) -> bytes:
+    """Return up to ``size`` first bytes; without a file object, whose cost adds up."""
+    descriptor = os.open(path, _OPEN_FLAGS)
+    try:
+        head = os.read(descriptor, size)
+        while 0 < len(head) < size and (data := os.read(descriptor, size - len(head))):
+            head += data
+    except BlockingIOError:  # an empty file of the kernel
+        return b""
+    finally:
+        os.close(descriptor)
+    return head
 
 
 def open_nonblocking(path: str) -> BinaryIO:
     """Open without blocking, as some kernel files (or a pipe that replaced the file) would."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    return cast(BinaryIO, io.FileIO(descriptor))
+    return cast(BinaryIO, io.FileIO(os.open(path, _OPEN_FLAGS)))
 
 
 def _walk(folder: str) -> Iterator[tuple[str, os.stat_result | SkippedEvidence]]:

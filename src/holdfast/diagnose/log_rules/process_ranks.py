@@ -22,6 +22,14 @@ _AMBIGUOUS = -1
 #: Fewer hosts show nothing about the ranks of a host.
 _MIN_HOSTS = 2
 
+#: Signals that show which rank a process, a local rank or a GPU is.
+_SHOWING_RANKS = frozenset(
+    """
+    nccl-rank rank-pair pid-rank process-started exit-code failed-rank failed-code own-ranks
+    host-ranks
+    """.split()
+)
+
 #: Host, or name of the log without one; and a pid, a local rank, or the bus number of a GPU.
 Key = tuple[str, int]
 
@@ -36,7 +44,8 @@ class ProcessRanks:
         self._lists = [one for one in facts.signals if one.name == "host-ranks"]
         tables: dict[str, int] = {}
         for one in facts.signals:
-            self._learn(one, tables)
+            if one.name in _SHOWING_RANKS:
+                self._learn(one, tables)
 
     def _learn(self, one: LoggedSignal, tables: dict[str, int]) -> None:
         """Add what a line shows; ``tables`` has the last rank in each log's table of failures."""

@@ -72,8 +72,9 @@ def find_changes(index: LogIndex) -> list[ChangedLine]:
     }
     usual = _TemplateSet()
     near: list[LogLine] = []
+    reports = _first_reports(index)
     for sample in index.facts.samples:
-        before, last = _split(sample, _first_report(index, sample.source))
+        before, last = _split(sample, reports.get(sample.source))
         near += [line for line in last if (line.source, line.number) not in known]
         for line in before:
             usual.add(_template(line.text))
@@ -113,15 +114,15 @@ def is_severe(text: str) -> bool:
     return bool(_SEVERE.search(text)) and not _NO_ERROR.search(text)
 
 
-def _first_report(index: LogIndex, source: str) -> int | None:
-    """Return the line of the first report of a failure after the last step."""
-    steps = [one.line.number for one in index.all("progress", "pace") if one.line.source == source]
-    reports = (
-        one.line.number
-        for one in index.facts.signals
-        if one.name in _REPORTS and one.line.source == source
-    )
-    return next((number for number in reports if number > max(steps, default=0)), None)
+def _first_reports(index: LogIndex) -> dict[str, int]:
+    """Return the line of the first report of a failure after the last step, by log."""
+    steps, reports = dict[str, int](), dict[str, int]()
+    for line in (one.line for one in index.all("progress", "pace")):
+        steps[line.source] = max(line.number, steps.get(line.source, 0))
+    for line in (one.line for one in index.facts.signals if one.name in _REPORTS):
+        if line.number > steps.get(line.source, 0):
+            reports.setdefault(line.source, line.number)
+    return reports
 
 
 def _split(sample: LogSample, report: int | None) -> tuple[list[LogLine], list[LogLine]]:

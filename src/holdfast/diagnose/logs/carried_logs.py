@@ -29,6 +29,11 @@ _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\
 _KEPT_ORIGINS, _MAX_ORIGINS = 1 << 10, 1 << 15
 
 
+def is_plain(log: bytes) -> bool:
+    """Return whether the lines of this small log are as a program wrote them."""
+    return not (b"\x1b" in log or ESCAPED_TRACEBACK in log or recognize(log))
+
+
 class LogTransport:
     """The transport of one log, which may grow: each stream continues the one before."""
 

@@ -94,9 +94,10 @@ _PREFIXES = tuple(
 )
 
 
-#: The first of them that matches, by the number of its group: 20 times as fast as one by one.
+#: The first of them that matches, by the number of the empty group at its end: 20 times as fast as
+#: one by one. Before such a group, the first character alone excludes most of them.
 _ANY_PREFIX = re.compile(
-    "|".join(f"({re.sub('[(][?]P<[a-z]+>', '(?:', one.pattern)})" for one in _PREFIXES)
+    "|".join(f"{re.sub('[(][?]P<[a-z]+>', '(?:', one.pattern)}()" for one in _PREFIXES)
 )
 
 
@@ -178,15 +179,16 @@ def strip_prefixes(text: str) -> LinePrefix:
     host, time = "", None
     for _ in range(MAX_PREFIXES):
         which = _ANY_PREFIX.match(text)
-        found = _PREFIXES[(which.lastindex or 1) - 1].match(text) if which is not None else None
-        if found is None:
+        if which is None:
             break
-        groups = found.groupdict()
-        rank = int(groups["rank"]) if groups.get("rank") else rank
-        task = int(groups["task"]) if groups.get("task") else task
-        host = host or groups.get("host") or ""
-        time = time if time is not None else _parse_time(groups)
-        text = text[found.end() :]
+        form = _PREFIXES[(which.lastindex or 1) - 1]
+        if form.groups and (found := form.match(text)) is not None:
+            groups = found.groupdict()
+            rank = int(groups["rank"]) if groups.get("rank") else rank
+            task = int(groups["task"]) if groups.get("task") else task
+            host = host or groups.get("host") or ""
+            time = time if time is not None else _parse_time(groups)
+        text = text[which.end() :]
     if rank is None:
         named = marked_rank(text)
         rank = task if named is None else named

@@ -6,8 +6,9 @@ line of each file, which is often all that a rank logs about a failure.
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from holdfast.diagnose.evidence import EvidenceFile
 from holdfast.diagnose.evidence.streams import ReadableStream
 from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedTraceback, LogLine
 from holdfast.diagnose.logs.bounded_signals import MAX_TRACEBACKS, BoundedSignals, first_and_last
-from holdfast.diagnose.logs.carried_logs import LogTransport
+from holdfast.diagnose.logs.carried_logs import LogTransport, is_plain
 from holdfast.diagnose.logs.file_names import actor_pid_in_name, rank_in_name
 from holdfast.diagnose.logs.lines import LineParser
 from holdfast.diagnose.logs.rank_attribution import (
@@ -30,6 +31,7 @@ from holdfast.diagnose.logs.rank_attribution import (
 from holdfast.diagnose.logs.samples import LogSampler
 from holdfast.diagnose.logs.scan import ScanHit, Scanner
 from holdfast.diagnose.logs.signals import ROWS, ScanRow, extract_fields
+from holdfast.diagnose.transports import CarriedLine
 from holdfast.host.processes.user_code import innermost_user_frame
 
 MAX_FRAMES = 64
@@ -67,6 +69,9 @@ def read_logs(files: Iterable[EvidenceFile]) -> LogFacts:
     reader = LogReader()
     with gc_paused():
         for file in files:
+            if file.content is not None:
+                reader.add_small(file.name, file.content)
+                continue
             with file.open() as stream:
                 reader.add(file.name, stream)
     return reader.facts()
@@ -220,34 +225,53 @@ class LogReader:
         With ``after_lines`` the stream continues the previous log after that many lines.
         """
         if not after_lines:
-            self._tracebacks.begin_file(name)
-            self._file_rank, self._file_actor = rank_in_name(name), actor_pid_in_name(name)
-            self._transport, self._parser = LogTransport(), LineParser(name, self._file_rank)
-            self._failed_rank, self._failed_host = None, ""
-            self._following = self._lines_of_log = 0
-        scanner, log = self._scanner, self._transport.open(stream)
-        before = self._lines_of_log
+            self._begin_log(name)
+        log = self._transport.open(stream)
         lines = self._sampler.watch(name, self._file_rank, log, continues=after_lines > 0)
-        parsed: LogLine | None = None
-        is_counted = False
-        for hit in scanner.scan(lines, following=self._following):
-            parsed = self._parser.parse(hit.line, hit.number + before, log.origin(hit.number))
-            self._add_hit(hit, parsed)
-            is_counted = bool(hit.rows)
-        self._sampler.count(name, scanner.line_feeds)
-        self._following = scanner.following
-        self._lines_of_log += scanner.lines
+        self._add_hits(self._scanner.scan(lines, following=self._following), log.origin)
+        self._sampler.count(name, self._scanner.line_feeds)
         self._lines += log.lines
         self._bytes += log.bytes
-        if scanner.last is not None:
-            number, raw = scanner.last
-            if parsed is None or parsed.number != number + before:
-                parsed = self._parser.parse(raw, number + before, log.origin(number))
-                is_counted = False
-            self._last = parsed
-            if not is_counted:
-                self._count_line(parsed)
         return log.lines
+
+    def add_small(self, name: str, data: bytes) -> None:
+        """Read a small log of which ``data`` is all: as ``add``, without its cost per stream."""
+        if not (data.endswith(b"\n") and is_plain(data)):
+            self.add(name, io.BytesIO(data))
+            return
+        self._begin_log(name)
+        self._sampler.add_whole(name, self._file_rank, data)
+        self._add_hits(self._scanner.scan_small(data), _line_of_file)
+        self._lines += self._scanner.lines
+        self._bytes += len(data)
+
+    def _begin_log(self, name: str) -> None:
+        self._tracebacks.begin_file(name)
+        self._file_rank, self._file_actor = rank_in_name(name), actor_pid_in_name(name)
+        self._transport, self._parser = LogTransport(), LineParser(name, self._file_rank)
+        self._failed_rank, self._failed_host = None, ""
+        self._following = self._lines_of_log = 0
+
+    def _add_hits(self, hits: Iterable[ScanHit], origin: Callable[[int], CarriedLine]) -> None:
+        """Add the hits of the scanner, and the last line that it read."""
+        before = self._lines_of_log
+        parsed: LogLine | None = None
+        is_counted = False
+        for hit in hits:
+            parsed = self._parser.parse(hit.line, hit.number + before, origin(hit.number))
+            self._add_hit(hit, parsed)
+            is_counted = bool(hit.rows)
+        self._following = self._scanner.following
+        self._lines_of_log += self._scanner.lines
+        if self._scanner.last is None:
+            return
+        number, raw = self._scanner.last
+        if parsed is None or parsed.number != number + before:
+            parsed = self._parser.parse(raw, number + before, origin(number))
+            is_counted = False
+        self._last = parsed
+        if not is_counted:
+            self._count_line(parsed)
 
     def _add_hit(self, hit: ScanHit, line: LogLine) -> None:
         """Add a matching line."""
@@ -352,6 +376,11 @@ class LogReader:
             lines=self._lines,
             bytes=self._bytes,
         )
+
+
+def _line_of_file(number: int) -> CarriedLine:
+    """Return the origin of a line that no transport carries."""
+    return CarriedLine(number, b"")
 
 
 def _extract_fields(row: ScanRow, line: LogLine, raw: bytes) -> tuple[LogLine, Fields | None]:

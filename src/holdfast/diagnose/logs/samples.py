@@ -31,6 +31,14 @@ class LogSampler:
         sample = self._samples.get(name)
         return stream if sample is None else _SampledStream(stream, sample)
 
+    def add_whole(self, name: str, rank: int | None, data: bytes) -> None:
+        """Keep samples of a log of which ``data`` is all."""
+        self._samples.pop(name, None)
+        if len(self._samples) < MAX_LOGS:
+            self._samples[name] = sample = _GrowingSample(rank)
+            sample.add(data)
+            sample.line_feeds = data.count(b"\n")
+
     def count(self, name: str, line_feeds: int) -> None:
         """Add the number of line feeds in what was read of the stream."""
         if name in self._samples:

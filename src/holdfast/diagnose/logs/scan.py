@@ -10,7 +10,7 @@ one).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -28,7 +28,8 @@ from holdfast.diagnose.logs.search_engines import (
 CHUNK_BYTES = 1 << 19
 #: Longer lines are cut.
 MAX_LINE_BYTES = 1 << 16
-#: Bytes searched with ``re`` before the table is compiled for Hyperscan, which takes as long.
+#: Bytes searched with ``re`` before a table that is not stored is compiled for Hyperscan, which
+#: takes as long.
 SMALL_BYTES = 1 << 17
 
 #: All matches of sparse rows are reported in this much of a stream's start and end.
@@ -90,17 +91,29 @@ class Scanner:
         self.last: tuple[int, bytes] | None = None
 
     def scan(self, stream: ReadableStream, *, following: int = 0) -> Iterator[ScanHit]:
-        """Yield the hits in ``stream`` in order.
+        """Return the hits in ``stream`` in order.
 
         ``following`` is the number of first lines that are hits because of lines scanned before;
         the attribute ``following`` is that number for the lines after this stream. ``lines``,
         ``line_feeds``, ``bytes`` and ``last`` (number and bytes of the last line, or piece, that is
         not blank) describe this stream once it is exhausted.
         """
+        return self._scan(self._plan(_blocks(stream)), following)
+
+    def scan_small(self, data: bytes) -> Iterator[ScanHit]:
+        """Return the hits in a stream of at most MAX_LINE_BYTES that ends with a line feed."""
+        is_short = self._sparse_hits >= MANY_SPARSE and len(data) < SHORT_BYTES
+        return self._scan(
+            ((data, self._sparse_last),) if is_short else self._plan(iter((data,))), 0
+        )
+
+    def _scan(
+        self, plan: Iterable[tuple[bytes, _PatternTable]], following: int
+    ) -> Iterator[ScanHit]:
         self.lines = self.bytes = self.line_feeds = 0
         self.last, self.following = None, following
         final, block = (0, b""), b"\n"
-        for block, table in self._plan(_blocks(stream)):
+        for block, table in plan:
             before = self.line_feeds
             yield from self._search(table, block)
             if not block.isspace():
@@ -112,7 +125,10 @@ class Scanner:
     def _search(self, table: _PatternTable, block: bytes) -> Iterator[ScanHit]:
         self._searched_bytes += len(block)
         newlines, at = self.line_feeds, 0
-        search = table.fast_search if self._searched_bytes > SMALL_BYTES else table.slow_search
+        search = table.stored_search
+        if search is None:
+            is_small = self._searched_bytes <= SMALL_BYTES
+            search = table.slow_search if is_small else table.fast_search
         for begin, end, found in search(block):
             if self.following:
                 yield from self._followers(block, at, begin, newlines)
@@ -203,14 +219,22 @@ class _PatternTable:
     @cached_property
     def fast_search(self) -> BlockSearch:
         """The fastest search available."""
-        search = compile_with_hyperscan(
+        return self._with_hyperscan(only_stored=False) or self.slow_search
+
+    @cached_property
+    def stored_search(self) -> BlockSearch | None:
+        """The fastest search if it is ready."""
+        return self._with_hyperscan(only_stored=True)
+
+    def _with_hyperscan(self, *, only_stored: bool) -> BlockSearch | None:
+        return compile_with_hyperscan(
             self.patterns,
             self._once,
             self.sparse,
             accompanying=self._accompanying,
             frequent=self.frequent,
+            only_stored=only_stored,
         )
-        return search or self.slow_search
 
     @property
     def _once(self) -> Collection[int]:

@@ -13,10 +13,13 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
+
+from holdfast.diagnose.logs import database_cache
 
 #: Name, expression, and whether case is ignored.
 SearchPattern = tuple[str, str, bool]
@@ -26,6 +29,12 @@ LineMatch = tuple[int, int, tuple[int, ...]]
 BlockSearch = Callable[[bytes], Iterator[LineMatch]]
 #: Frequent rows are searched on the lines that begin in this much of a block.
 FREQUENT_BYTES = 1 << 16
+
+#: Number of a row, Hyperscan's flags, and its expression.
+_HyperscanRule = tuple[int, int, bytes]
+_NumberedPatterns = tuple[tuple[int, SearchPattern], ...]
+#: Smaller databases are compiled as quickly as they are loaded.
+_MIN_STORED = 16
 
 #: A group's name, which Hyperscan does not support.
 _GROUP_NAME = re.compile(r"(?<!\\)\(\?P<\w+>")
@@ -72,8 +81,11 @@ def compile_with_hyperscan(
     *,
     accompanying: Collection[int] = (),
     frequent: Collection[int] = (),
+    only_stored: bool = False,
 ) -> BlockSearch | None:
     """Return a search for all patterns at once; None if Hyperscan is missing or rejects one.
+
+    With ``only_stored``, also None if a database is not stored: compiling may take a second.
 
     Of the rows in ``once``, Hyperscan reports only the first match in a block. If that spans a line
     feed, the row has none in this block. The rows in ``separate`` get a database of their own, so
@@ -83,18 +95,19 @@ def compile_with_hyperscan(
     """
     kinds = [(row in separate) + (row in frequent) for row in range(len(patterns))]
     groups = [[row for row, kind in enumerate(kinds) if kind == one] for one in range(3)]
+    create = load_database if only_stored else compile_database
     databases = [
-        _compile_database(
-            tuple((row, patterns[row]) for row in group), frozenset(once).intersection(group)
+        create(
+            tuple((row, patterns[row]) for row in group), frozenset(once).intersection(group), kind
         )
-        for group in groups
+        for kind, group in enumerate(groups)
         if group
     ]
     if None in databases:
         return None
     scratch_of = importlib.import_module("hyperscan").Scratch
     scans = [(database, scratch_of(database)) for database in databases]
-    compiled = _compile_all(tuple(patterns))
+    compiled = _ConfirmingPatterns(patterns)
     of_last_line = scans.pop() if accompanying else None
     of_first = scans.pop() if frequent else None
 
@@ -166,38 +179,89 @@ class _CandidateLines:
 
 @lru_cache(maxsize=8)
 def _compile_all(patterns: tuple[SearchPattern, ...]) -> tuple[re.Pattern[bytes], ...]:
-    return tuple(
-        re.compile(expression.encode(), re.IGNORECASE if ignore else 0)
-        for _, expression, ignore in patterns
-    )
+    return tuple(map(_compile_pattern, patterns))
+
+
+def _compile_pattern(pattern: SearchPattern) -> re.Pattern[bytes]:
+    _, expression, ignore = pattern
+    return re.compile(expression.encode(), re.IGNORECASE if ignore else 0)
+
+
+class _ConfirmingPatterns(dict[int, re.Pattern[bytes]]):
+    """The rows by number, each compiled when it is needed first: most never are."""
+
+    def __init__(self, patterns: Sequence[SearchPattern]) -> None:
+        super().__init__()
+        self._patterns = patterns
+
+    def __missing__(self, row: int) -> re.Pattern[bytes]:
+        """Compile a row."""
+        self[row] = compiled = _compile_pattern(self._patterns[row])
+        return compiled
 
 
 @lru_cache(maxsize=8)
-def _compile_database(
-    rows: tuple[tuple[int, SearchPattern], ...], once: frozenset[int] = frozenset()
-) -> Any:
-    """Compile a Hyperscan database, which takes 0.4 s for 250 patterns; None if it cannot."""
+def compile_database(rows: _NumberedPatterns, once: frozenset[int], group: int) -> Any:
+    """Return the Hyperscan database of a group of rows, stored from now on; None if unsupported."""
+    database = load_database(rows, once, group)
+    hyperscan = _import_hyperscan()
+    if database is None and hyperscan is not None:
+        rules = _rules(rows, once)
+        with suppress(hyperscan.HyperscanError):  # unsupported processor or pattern
+            database = _compile_rules(rules)
+            database_cache.store(*_name_and_key(rules, group), hyperscan.dumpb(database))
+    return database
+
+
+@lru_cache(maxsize=8)
+def load_database(rows: _NumberedPatterns, once: frozenset[int], group: int) -> Any:
+    """Return the stored database of a group of rows, compiled if it is small; None without one."""
+    hyperscan = _import_hyperscan()
+    if hyperscan is None:
+        return None
+    rules = _rules(rows, once)
+    with suppress(hyperscan.HyperscanError):
+        if len(rules) < _MIN_STORED:
+            return _compile_rules(rules)
+        stored = database_cache.load(*_name_and_key(rules, group))
+        return stored and hyperscan.loadb(stored, hyperscan.HS_MODE_BLOCK)
+    return None
+
+
+def _import_hyperscan() -> Any:
     try:
-        hyperscan = importlib.import_module("hyperscan")
+        return importlib.import_module("hyperscan")
     except ImportError:
         return None
-    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    try:
-        database.compile(
-            expressions=[
-                _GROUP_NAME.sub("(?:", expression).encode() for _, (_, expression, _) in rows
-            ],
-            ids=[row for row, _ in rows],
-            elements=len(rows),
-            flags=[
-                hyperscan.HS_FLAG_MULTILINE
-                | (hyperscan.HS_FLAG_CASELESS if ignore else 0)
-                | (hyperscan.HS_FLAG_SINGLEMATCH if row in once else 0)
-                for row, (*_, ignore) in rows
-            ],
+
+
+def _rules(rows: _NumberedPatterns, once: frozenset[int]) -> list[_HyperscanRule]:
+    hyperscan = _import_hyperscan()
+    return [
+        (
+            row,
+            hyperscan.HS_FLAG_MULTILINE
+            | (hyperscan.HS_FLAG_CASELESS if ignore else 0)
+            | (hyperscan.HS_FLAG_SINGLEMATCH if row in once else 0),
+            _GROUP_NAME.sub("(?:", expression).encode(),
         )
-    except hyperscan.HyperscanError:  # unsupported processor or pattern
-        return None
+        for row, (_, expression, ignore) in rows
+    ]
+
+
+def _name_and_key(rules: Sequence[_HyperscanRule], group: int) -> tuple[str, bytes]:
+    """Return the name of a stored database, and what it depends on."""
+    hyperscan = _import_hyperscan()
+    engine = _compile_rules([(0, 0, b"a")]).info()  # version and features of the processor
+    once = "-once" * any(flags & hyperscan.HS_FLAG_SINGLEMATCH for _, flags, _ in rules)
+    return f"{group}{once}-{zlib.crc32(engine):08x}", repr((engine, rules)).encode()
+
+
+def _compile_rules(rules: Sequence[_HyperscanRule]) -> Any:
+    hyperscan = _import_hyperscan()
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    ids, flags, expressions = zip(*rules, strict=True)
+    database.compile(expressions=expressions, ids=ids, elements=len(ids), flags=flags)
     _release_heap()
     return database
 

@@ -78,7 +78,7 @@ class FirstLines:
     """The first lines of a log, by which a recognizer claims it: ``data`` are all their bytes.
 
     Without ``lines`` they are those of a file. ``contents`` are the lines that are not blank,
-    without line ends.
+    without line ends, ``lengths`` the numbers of bytes in them.
     """
 
     def __init__(self, data: bytes, lines: Sequence[CarriedLine] | None = None) -> None:
@@ -86,6 +86,7 @@ class FirstLines:
         self._decoded = lines
         contents = data.splitlines() if lines is None else [line.content for line in lines]
         self.contents: list[bytes] = list(filter(bytes.strip, contents))
+        self.lengths = list(map(len, self.contents))
 
     @cached_property
     def lines(self) -> Sequence[CarriedLine]:

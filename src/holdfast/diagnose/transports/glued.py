@@ -36,7 +36,7 @@ ESCAPED_TRACEBACK = b"Traceback (most recent call last):\\n"
 
 def recognize_glued_lines(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     """Claim a log of long lines, in each of which several lines begin."""
-    if max(map(len, first.contents), default=0) < _MIN_GLUED_BYTES:
+    if max(first.lengths, default=0) < _MIN_GLUED_BYTES:
         return None
     long = [one for one in first.contents if len(one) >= _MIN_GLUED_BYTES]
     if 2 * sum(map(len, long)) < len(first.data):

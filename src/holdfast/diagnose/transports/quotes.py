@@ -20,7 +20,8 @@ _BREAK = re.compile(r"<br ?/?>|</(?:p|div|tr|li)>", re.IGNORECASE)
 
 def recognize_quotes(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     """Claim a log of which most lines are quoted."""
-    if b">" not in first.data or b"\n>" not in first.data or len(first.contents) < _MIN_QUOTED:
+    count = len(first.contents)
+    if 2 * first.data.count(b">") <= count or count < _MIN_QUOTED or b"\n>" not in first.data:
         return None
     return QuotedLines if first.share(_QUOTE.match) > 0.5 else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from holdfast.diagnose.transports import CarriedLine, FirstLines, Recognizer, TransportDecoder
@@ -11,7 +12,7 @@ from holdfast.diagnose.transports.json_documents import recognize_json_document
 from holdfast.diagnose.transports.json_lines import recognize_json_lines
 from holdfast.diagnose.transports.newest_first import recognize_newest_first
 from holdfast.diagnose.transports.quotes import recognize_html, recognize_quotes
-from holdfast.diagnose.transports.tables import recognize_table
+from holdfast.diagnose.transports.tables import recognize_header, recognize_table
 from holdfast.diagnose.transports.wrapping import recognize_wrapping
 
 #: The first that claims a log wins; then the others are tried with the lines that it yields.
@@ -29,13 +30,34 @@ RECOGNIZERS: tuple[Recognizer, ...] = (
 )
 
 
+#: Every line of most logs begins with a rank, a time or a level, and is not as long as a glued one.
+_LINES_OF_A_LOGGER = re.compile(
+    rb"(?:(?:\[(?:rank|default|Rank )\d|\[?\d{4}-\d\d-\d\d|\[?[WEIF]\d{3,4} \d\d:).{0,380}\n)+"
+)
+
+
 def recognize(data: bytes) -> list[TransportDecoder]:
     """Return new decoders for a log that begins so; none for a log as it was written."""
+    if is_from_logger(data):
+        return []
     makers: dict[Recognizer, Callable[[], TransportDecoder]] = {}
     first: FirstLines | None = FirstLines(data)
     while first is not None:
         first = _claim(first, makers)
     return [make() for make in makers.values()]
+
+
+def is_from_logger(data: bytes) -> bool:
+    """Return whether the form of all lines shows that no recognizer claims the log.
+
+    They are no records, no HTML, have no literal line feeds, and none continues another.
+    """
+    return (
+        _LINES_OF_A_LOGGER.fullmatch(data) is not None
+        and not (b"{" in data or b"&" in data or b"\\" in data or b"\r" in data)
+        and b" std" not in data[:256]
+        and recognize_header(data[: data.find(b"\n")]) is None
+    )
 
 
 def _claim(

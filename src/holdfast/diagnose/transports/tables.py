@@ -25,9 +25,12 @@ _NAMES_OF_MESSAGE = tuple(name for name, key in _COLUMNS.items() if key == "mess
 
 def recognize_table(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     """Claim a log whose first line names a column of messages, and others."""
-    if len(first.contents) < 2:
-        return None
-    header = first.contents[0].removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
+    return recognize_header(first.contents[0]) if len(first.contents) > 1 else None
+
+
+def recognize_header(line: bytes) -> Callable[[], TransportDecoder] | None:
+    """Return what makes the decoder of the table with this header; None if it is no header."""
+    header = line.removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
     lowered = header.lower()
     if not any(name in lowered for name in _NAMES_OF_MESSAGE) or header.count('"') % 2:
         return None  # without a column of messages, or with a quote that never ends

@@ -37,16 +37,15 @@ _RULER = re.compile(rb"(.)\1*$")
 def recognize_wrapping(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     """Claim a log with several longest lines of one length, which the next lines continue."""
     contents = first.contents
-    lengths = list(map(len if first.data.isascii() else _length, contents))
+    lengths = first.lengths if first.data.isascii() else list(map(_length, contents))
     width = max(lengths, default=0)
-    longest = [at for at, length in enumerate(lengths[:-1]) if length == width]
     needed = 1 if width in _COMMON_WIDTHS else _MIN_BROKEN
-    if width not in _WIDTHS or len(longest) < needed:
+    if width not in _WIDTHS or lengths.count(width) - (lengths[-1] == width) < needed:
         return _recognize_editor(contents, lengths)
     broken = {
-        contents[at]: contents[at + 1]
-        for at in longest
-        if not _BEGINNING.match(contents[at + 1]) and not _RULER.match(contents[at])
+        line: after
+        for length, line, after in zip(lengths, contents, contents[1:], strict=False)
+        if length == width and not _BEGINNING.match(after) and not _RULER.match(line)
     }
     if _is_broken_within_words(broken, needed):
         starts = _beginnings(contents, [length >= width - 1 for length in lengths])
@@ -64,12 +63,11 @@ def _recognize_editor(
     contents: Sequence[bytes], lengths: Sequence[int]
 ) -> Callable[[], TransportDecoder] | None:
     """Claim a log whose lines are broken between words, at a column of mails."""
-    width = 0
-    for line, length in zip(contents, lengths, strict=True):
-        if length > width and b" " in line.strip():
-            width = length
-            if width >= _EDITOR_WIDTHS.stop:
-                return None
+    widest = max(lengths, default=0)
+    if widest >= _EDITOR_WIDTHS.stop and b" " in contents[lengths.index(widest)].strip():
+        return None
+    pairs = zip(contents, lengths, strict=True)
+    width = max((length for line, length in pairs if b" " in line.strip()), default=0)
     if width not in _EDITOR_WIDTHS:
         return None
     full = [_is_full(line, after, width) for line, after in pairwise(contents)]
