@@ -276,6 +276,7 @@ VARYING: dict[str, TaintKind] = {
     "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,
     "time.time": TaintKind.TIME, "time.monotonic": TaintKind.TIME,
     "time.perf_counter": TaintKind.TIME, "time.time_ns": TaintKind.TIME,
+    "time.strftime": TaintKind.TIME, "time.ctime": TaintKind.TIME, "time.localtime": TaintKind.TIME,
     "datetime.datetime.now": TaintKind.TIME, "datetime.now": TaintKind.TIME,
     "time.perf_counter_ns": TaintKind.TIME, "time.monotonic_ns": TaintKind.TIME,
     "datetime.datetime.utcnow": TaintKind.TIME, "timeit.default_timer": TaintKind.TIME,

@@ -45,6 +45,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.failures import record_failure, record_user_failure
+from holdfast.lint.divergence.file_accesses import record_access
 from holdfast.lint.interpreter.functions import unknown_result
 from holdfast.lint.interpreter.iteration import is_sized, length_taint, own_length_taint
 from holdfast.lint.library_models.calls import library_call
@@ -164,6 +165,7 @@ class CallEvaluator:
             case LibraryName(name=name):
                 call = LibraryCall(frame, node, name, arguments)
                 record_failure(call)
+                record_access(self.state, call)
                 value = library_call(self.state, call)
             case LibraryInstance(name=name, wrapped=wrapped):
                 value = call_instance(
@@ -175,6 +177,7 @@ class CallEvaluator:
                 kind = owner.name if owner is not None else ""
                 call = LibraryCall(frame, node, name, arguments, kind, receiver)
                 record_failure(call)
+                record_access(self.state, call)
                 value = method_call(self.state, call)
             case _:
                 pass

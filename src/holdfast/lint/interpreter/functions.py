@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.effects import (
     EMPTY_SUMMARY,
+    FILE_ACCESSES,
     Branch,
     EffectSummary,
     FunctionCall,
@@ -48,6 +49,7 @@ from holdfast.lint.abstract_state.arguments import Arguments, positional_argumen
 from holdfast.lint.abstract_state.frames import Frame, FunctionSummary, module_frame
 from holdfast.lint.abstract_state.heap import return_facts
 from holdfast.lint.abstract_state.mutations import store_mutation
+from holdfast.lint.abstract_state.path_names import passed_paths
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.long_work import record_function_work
 from holdfast.lint.interpreter.call_contexts import value_signature
@@ -109,7 +111,14 @@ class FunctionRunner:
                 body = summarize_path((branch,))
                 self.recorder.record_path_divergences((branch,))
             through = _is_forwarded(frame, node, dispatches=self._dispatches(function))
-            frame.add_effect(FunctionCall(function.name, frame.location(node), body, through))
+            paths = (
+                passed_paths(self.state, frame, function, arguments)
+                if body.tags & FILE_ACCESSES
+                else ()
+            )
+            frame.add_effect(
+                FunctionCall(function.name, frame.location(node), body, through, paths)
+            )
         self._apply_mutations(frame, function, arguments, summary)
         return summary.value if not control else join_values((summary.value, UNIFORM), control)
 

@@ -31,6 +31,7 @@ from holdfast.lint.abstract_state.arguments import positional_arguments
 from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.environment_variables import find_set_variables
+from holdfast.lint.divergence.file_order import find_file_orders
 from holdfast.lint.divergence.ordering import find_in_program
 from holdfast.lint.interpreter.blocks import BlockExecutor
 from holdfast.lint.interpreter.calls import CallEvaluator
@@ -65,6 +66,7 @@ class Program:
         self._recorder = DivergenceRecorder(state, strict=strict)
         self._runner = FunctionRunner(state, self._recorder)
         self._module_effects: list[EffectSummary] = []
+        self._root_effects: list[EffectSummary] = []
         calls, lookup = CallEvaluator(state), NameEvaluator(state, self._runner)
         state.call, state.invoke = calls.call, self._runner.invoke
         state.evaluate_attribute = lookup.evaluate_attribute
@@ -169,6 +171,9 @@ class Program:
             for key, divergence in run.divergences.items():
                 divergences.setdefault(key, divergence)
         threads = [thread for run in runs for thread in run.threads]
+        for body in (*self._module_effects, *self._root_effects):
+            for divergence in find_file_orders(body):
+                divergences.setdefault((divergence.kind, divergence.location), divergence)
         for body in self._module_effects:
             for divergence in find_in_program(body, threads):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
@@ -180,7 +185,7 @@ class Program:
         for function in (*functions, *state.nested_functions.values()):
             function.run_count = 0
         self._runner.start_round()
-        self._module_effects = []
+        self._module_effects, self._root_effects = [], []
         for module in self._modules_in_order():
             module.variables[HEAP] = NO_FACTS
             frame = module_frame(module)
@@ -213,7 +218,8 @@ class Program:
             names[function.parameters[0]] = instance_of(function.owner)
         caller = module_frame(function.module)
         self._state.root = function
-        self._runner.summarize(function, names, None, caller)
+        summary = self._runner.summarize(function, names, None, caller)
+        self._root_effects.append(summary.effects)
         self._state.root = None
         decorated = self._runner.decorated_value(function, None)
         # run what its decorators return

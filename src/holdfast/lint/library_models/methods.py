@@ -56,7 +56,6 @@ from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
 from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
-from holdfast.lint.library_models.side_effects import record_file
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
 from holdfast.lint.sources.modules import dotted_name, last_name
 
@@ -466,17 +465,11 @@ def _seed(_: InterpreterState, call: LibraryCall) -> Value:
     )
 
 
-def _write(state: InterpreterState, call: LibraryCall) -> Value:
-    record_file(state, call, "write", call.receiver_node)
-    return UNIFORM
-
-
 def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
 
 
-def _read(state: InterpreterState, call: LibraryCall) -> Value:
-    record_file(state, call, "read", call.receiver_node)
+def _read(_: InterpreterState, call: LibraryCall) -> Value:
     return Value(content=call.receiver.content, known=False)
 
 
@@ -485,7 +478,7 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
     "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
     "bool": _bool, "done": _done, "is_completed": _done,
-    "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
+    "read_text": _read, "read_bytes": _read,
     "train": train_model, "eval": evaluate_model, "map": _map,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip
