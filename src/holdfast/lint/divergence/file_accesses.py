@@ -80,7 +80,10 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
             or bool(value.length)
             or RANK_TEXT in value.objects,
             clocked=TaintKind.TIME in taint_kinds(value.content),
-            tolerant=bool(given & _TOLERANCE) or bool(call.frame.try_depth) or kind == "extends",
+            tolerant=bool(given & _TOLERANCE)
+            or bool(call.frame.try_depth)
+            or call.frame.in_tried_loop
+            or kind == "extends",
         )
     )
 

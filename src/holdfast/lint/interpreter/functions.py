@@ -203,6 +203,7 @@ class FunctionRunner:
             taint_kinds(caller.control),
             taint_kinds(caller.own_control),
             caller.join_depth > 0,
+            caller.may_survive,
             caller.lazily_created,
         )
         key: Hashable = (*context, tuple(value_signature(value) for value in names.values()))
@@ -245,6 +246,7 @@ class FunctionRunner:
             caller.caller_control,
             lazily_created=caller.lazily_created,
             join_depth=caller.join_depth,
+            in_tried_loop=caller.may_survive,
         )
 
         def run_again() -> None:
@@ -276,6 +278,7 @@ class FunctionRunner:
         scope = VariableScope({HEAP: NO_FACTS} | names, function.module, outer)
         frame = Frame(function, scope, caller.control, caller.control, caller.own_control)
         frame.lazily_created, frame.join_depth = caller.lazily_created, caller.join_depth
+        frame.in_tried_loop = caller.may_survive
         if function.decorated_by("lru_cache", "cache", "cached_property"):
             frame.lazily_created = (*frame.lazily_created, f"{function.name}()")
         if isinstance(function.node, ast.Lambda):
