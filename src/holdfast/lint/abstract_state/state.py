@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
+    MAX_OBJECTS,
     NONE_OBJECT,
     UNIFORM,
     UNKNOWN,
@@ -29,6 +30,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     FunctionObject,
     Instance,
+    mark_contained,
     reuse_methods,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
@@ -245,7 +247,7 @@ class InterpreterState:
         if name in cls.always_set:
             value = replace(value, absent=())
             old = replace(old, absent=()) if old is not None else None
-        new = value if old is None else join_values((old, value))
+        new = value if old is None else _join_containers(old, value)
         changed = isinstance(owner, Instance) and self.heap.write(owner, name, value)
         if new != old:
             cls.attributes[name] = new
@@ -261,3 +263,13 @@ class InterpreterState:
         if new != old:
             module.variables[name] = new
             self.summaries.record_write(module, name)
+
+
+def _join_containers(old: Value, new: Value) -> Value:
+    """Return the join of two values, with the objects in a list that the other one is not."""
+    joined = join_values((old, new))
+    if joined.items is not None or not (old.items or new.items):
+        return joined
+    inner = join_values([*(old.items or ()), *(new.items or ())]).objects
+    objects = (*joined.objects, *mark_contained(inner))
+    return replace(joined, objects=tuple(dict.fromkeys(objects))[:MAX_OBJECTS])

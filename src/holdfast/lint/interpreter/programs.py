@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ from holdfast.lint.sources.modules import Function, Module
 #: Maximum number of rounds; from the second on, only what may have changed runs again.
 _MAX_ROUNDS = 4
 _RECURSION_LIMIT = 8000
+#: A name that is called, not defined.
+_CALLED_NAME = re.compile(r"(?<!def )(?<!class )\b(\w+)\(")
 
 
 class Program:
@@ -67,6 +70,7 @@ class Program:
         self._runner = FunctionRunner(state, self._recorder)
         self._module_effects: list[EffectSummary] = []
         self._root_effects: list[EffectSummary] = []
+        self._called_names: set[str] = set()
         calls, lookup = CallEvaluator(state), NameEvaluator(state, self._runner)
         state.call, state.invoke = calls.call, self._runner.invoke
         state.evaluate_attribute = lookup.evaluate_attribute
@@ -193,13 +197,29 @@ class Program:
             body = summarize_path(frame.effects)
             self._recorder.record_divergences(frame, body)
             self._module_effects.append(body)
-        for module in self._modules_in_order():
-            for function in list(module.functions()):
-                entering = (
-                    state.relevance.covers_all or function in state.relevance.entering_functions
-                )
-                if entering and not function.run_count:
+        roots = [
+            (module, function)
+            for module in self._modules_in_order()
+            for function in module.functions()
+            if state.relevance.covers_all or function in state.relevance.entering_functions
+        ]
+        # those that the program seems to call may run with known arguments first
+        for later in (False, True):
+            for module, function in roots:
+                if not function.run_count and self._seems_called(function) is later:
+                    state.in_tests = module.is_test
                     self._run_uncalled(function)
+        state.in_tests = False
+
+    def _seems_called(self, function: Function) -> bool:
+        """Return True if a call in the program has the name of a function, or of its class."""
+        if not self._called_names:
+            for module in self._state.modules.values():
+                if not module.is_test:
+                    self._called_names.update(_CALLED_NAME.findall(module.text))
+        is_constructor = function.owner is not None and function.name == "__init__"
+        name = function.owner.name if is_constructor and function.owner else function.name
+        return name in self._called_names
 
     def _modules_in_order(self) -> Iterator[Module]:
         """Yield the program's modules first, then its test modules."""
