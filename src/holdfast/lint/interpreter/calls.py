@@ -46,6 +46,7 @@ from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.failures import record_failure, record_user_failure
 from holdfast.lint.divergence.file_accesses import record_access
+from holdfast.lint.divergence.misused_values import record_misuse, record_own_share
 from holdfast.lint.interpreter.functions import unknown_result
 from holdfast.lint.interpreter.iteration import is_sized, length_taint, own_length_taint
 from holdfast.lint.library_models.calls import library_call
@@ -166,6 +167,7 @@ class CallEvaluator:
                 call = LibraryCall(frame, node, name, arguments)
                 record_failure(call)
                 record_access(self.state, call)
+                record_misuse(self.state, call)
                 value = library_call(self.state, call)
             case LibraryInstance(name=name, wrapped=wrapped):
                 value = call_instance(
@@ -178,6 +180,7 @@ class CallEvaluator:
                 call = LibraryCall(frame, node, name, arguments, kind, receiver)
                 record_failure(call)
                 record_access(self.state, call)
+                record_misuse(self.state, call)
                 value = method_call(self.state, call)
             case _:
                 pass
@@ -259,6 +262,8 @@ class CallEvaluator:
         )
         method = self.state.symbols.find_method(cls, "__init__")
         if method is not None:
+            call = LibraryCall(frame, node, cls.name, arguments)
+            record_own_share(self.state, call, method.parameters[1:])
             # ranks that skip this call have no instance at all
             control, frame.control = (frame.control, ())
             self.state.invoke(frame, node, FunctionObject(method, None, instance), arguments)

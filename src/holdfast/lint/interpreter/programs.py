@@ -33,6 +33,7 @@ from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.environment_variables import find_set_variables
 from holdfast.lint.divergence.file_order import find_file_orders
+from holdfast.lint.divergence.misused_values import find_early_queries
 from holdfast.lint.divergence.ordering import find_in_program
 from holdfast.lint.interpreter.blocks import BlockExecutor
 from holdfast.lint.interpreter.calls import CallEvaluator
@@ -176,7 +177,7 @@ class Program:
                 divergences.setdefault(key, divergence)
         threads = [thread for run in runs for thread in run.threads]
         for body in (*self._module_effects, *self._root_effects):
-            for divergence in find_file_orders(body):
+            for divergence in (*find_file_orders(body), *find_early_queries(body)):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
         for body in self._module_effects:
             for divergence in find_in_program(body, threads):
@@ -255,7 +256,7 @@ class Program:
     def _parameter(self, function: Function, name: str) -> Value:
         if name in RANK_PARAMETERS and not _is_size(function, name):
             source = TaintSource(
-                TaintKind.RANK,
+                TaintKind.LOCAL_RANK if "local" in name else TaintKind.RANK,
                 function.module.file,
                 function.node.lineno,
                 f"the parameter {name}",
