@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -63,6 +63,7 @@ class InterpreterState:
     evaluate_attribute: returns the value of an attribute
     nested_functions, nested_classes: nested definitions, by the id of their node
     sharded: classes whose instances are sharded
+    wrapped_models: the variables and attributes whose models a wrapper holds
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
     first_uses: places that create a group on first use, and that all ranks reach
@@ -89,6 +90,7 @@ class InterpreterState:
         self.nested_functions: dict[int, Function] = {}
         self.nested_classes: dict[int, Class] = {}
         self.sharded: set[Class] = set()
+        self.wrapped_models: set[Hashable] = set()
         self.heap = Heap(modules)
         self.first_uses: set[tuple[str, str]] = set()
         self.summaries = SummaryCache()

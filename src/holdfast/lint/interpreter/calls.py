@@ -44,6 +44,7 @@ from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, posit
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.bare_models import with_bare_output
 from holdfast.lint.divergence.failures import record_failure, record_user_failure
 from holdfast.lint.divergence.file_accesses import record_access
 from holdfast.lint.divergence.misused_values import record_misuse, record_own_share
@@ -80,7 +81,8 @@ class CallEvaluator:
 
     def _call(self, frame: Frame, node: ast.Call) -> Value:
         called = self.state.evaluate(frame, node.func)
-        return self.call(frame, node, called, self._arguments(frame, node))
+        value = self.call(frame, node, called, self._arguments(frame, node))
+        return with_bare_output(self.state, frame, node, called, value)
 
     def _arguments(self, frame: Frame, node: ast.Call) -> Arguments:
         arguments = Arguments()

@@ -31,6 +31,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import positional_arguments
 from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.bare_models import BARE
 from holdfast.lint.divergence.environment_variables import find_set_variables
 from holdfast.lint.divergence.file_order import find_file_orders
 from holdfast.lint.divergence.misused_values import find_early_queries
@@ -175,6 +176,9 @@ class Program:
         for run in runs:
             for key, divergence in run.divergences.items():
                 divergences.setdefault(key, divergence)
+        if any("backward" in body.tags for body in (*self._module_effects, *self._root_effects)):
+            # some model is trained with its wrapper
+            divergences = {key: each for key, each in divergences.items() if each.kind != BARE}
         threads = [thread for run in runs for thread in run.threads]
         for body in (*self._module_effects, *self._root_effects):
             for divergence in (*find_file_orders(body), *find_early_queries(body)):

@@ -51,6 +51,7 @@ from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, posit
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
+from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
@@ -104,7 +105,9 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     if collective is not None:
         return call_collective(state, call, collective, may_not_wait=_may_be_whole(call, kind))
     if kind.startswith("output:") and call.name == "backward":
-        call.frame.add_effect(Operation("backward", call.location, GroupScope.WORLD, "backward"))
+        if not record_bare_backward(state, call, call.receiver):
+            op = Operation("backward", call.location, GroupScope.WORLD, "backward")
+            call.frame.add_effect(op)
         return UNIFORM
     if call.name in _CONTAINER_METHODS and call.receiver_node is not None:
         return _container_call(state, call)
@@ -319,7 +322,9 @@ def _unscale(_: InterpreterState, call: LibraryCall) -> Value:
     return UNIFORM
 
 
-def _backward(_: InterpreterState, call: LibraryCall) -> Value:
+def _backward(state: InterpreterState, call: LibraryCall) -> Value:
+    if record_bare_backward(state, call, call.first()):
+        return UNIFORM
     if model_outputs(call.arguments.all_values) or call.receiver_class in (
         "accelerate.Accelerator",
         "lightning.Fabric",
@@ -328,6 +333,11 @@ def _backward(_: InterpreterState, call: LibraryCall) -> Value:
     else:
         call.frame.add_effect(Marker("backward", call.location))
     return UNIFORM
+
+
+def _scale(_: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the loss that a GradScaler scales."""
+    return call.first("outputs") if model_outputs(call.arguments.all_values) else None
 
 
 def _set_epoch(_: InterpreterState, call: LibraryCall) -> Value:
@@ -474,7 +484,8 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
-    "step": _step, "unscale_": _unscale, "backward": _backward, "set_epoch": _set_epoch,
+    "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale,
+    "set_epoch": _set_epoch,
     "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
     "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
     "bool": _bool, "done": _done, "is_completed": _done,
