@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -123,6 +124,14 @@ class InterpreterState:
         self.summaries.record_read("<seed>", generator)
         seeds = list(self._seeds.get(generator, {}).values())
         return merge_taint(*seeds) if all(seeds) else ()
+
+    @cached_property
+    def never_seeds(self) -> bool:
+        """Return True for a complete program, which creates its group, without any seed."""
+        texts = [module.text for module in self.modules.values()]
+        return any("init_process_group(" in text for text in texts) and not any(
+            "seed" in text for text in texts
+        )
 
     def add_creation(self, location: SourceLine) -> None:
         """Record that all ranks create the group of this line, if they run :attr:`root`."""
