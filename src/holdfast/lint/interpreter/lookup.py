@@ -44,6 +44,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     instance_of,
     is_callable,
     join_rows,
+    named_loader,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -142,7 +143,8 @@ class NameEvaluator:
                 return Value(objects=(LibraryName(definition),))
 
     def _name(self, frame: Frame, node: ast.Name) -> Value:
-        return self.variable_value(frame.scope, node.id)
+        value = self.variable_value(frame.scope, node.id)
+        return (named_loader(node.id) or value) if value is UNKNOWN else value
 
     # ---- attributes
 
@@ -229,7 +231,7 @@ class NameEvaluator:
             agreed=base.agreed,
             objects=(method,),
         )
-        return only if only is not None else unknown
+        return only or (None if base.content else named_loader(name)) or unknown
 
     def _guarded_methods(self, frame: Frame, base: Value, name: str, node: ast.expr) -> list[Value]:
         """Return methods of objects that only some ranks have."""

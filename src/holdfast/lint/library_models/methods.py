@@ -155,7 +155,11 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.receiver_node is not None:
         value = combine_values(*values) if values else UNIFORM
         # tests of a list usually ask for emptiness rather than content
-        value = replace(value, content=without_kinds(value.content, {TaintKind.DATA}))
+        value = replace(
+            value,
+            content=without_kinds(value.content, {TaintKind.DATA}),
+            element_length=value.length if call.name == "append" else value.element_length,
+        )
         added = merge_length(values) if call.name in ("update", "extend") else ()
         mutate(
             state,
