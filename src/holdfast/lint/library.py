@@ -336,6 +336,11 @@ VARYING_VARIABLES: dict[str, TaintKind] = {
 RANK_PARAMETERS = frozenset(
     {"rank", "local_rank", "global_rank", "proc_id", "process_index", "gpu_id", "world_rank"}
 )
+#: Methods of a torch module that return it.
+MODULE_METHODS = frozenset({
+    "to", "cuda", "cpu", "half", "float", "bfloat16", "double", "requires_grad_", "apply",
+    "share_memory",
+})  # fmt: skip
 #: Decorators under which only rank 0 (of the job or of a node) enters the function.
 GUARDS: dict[str, TaintKind] = {
     "rank_zero_only": _RANK, "on_main_process": _RANK, "on_local_main_process": _LOCAL,

@@ -48,7 +48,7 @@ _PARALLEL = frozenset({"accelerate.Accelerator", "lightning.Fabric"})
 #: Words of a decorator with which one rank runs a function.
 ONE_RANK_WORDS = re.compile(
     r"rank|(?<!__)main|master|zero|chief|primary|leader|coordinator|local|node|proc|device|gpu"
-    r"|worker|should|dist|ddp|world|only_on|_only\b",
+    r"|worker|should|dist|ddp|world|only_on",
     re.IGNORECASE,
 )
 _TOLERANCE = frozenset({"exist_ok", "missing_ok", "ignore_errors", "onerror", "dirs_exist_ok"})

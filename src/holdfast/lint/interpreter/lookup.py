@@ -199,8 +199,8 @@ class NameEvaluator:
                 for obj in others
                 if (value := self._object_attribute(frame, obj, base, name, node)) is not None
             ]
-        if values:
-            return join_values(values)
+        if values:  # each rank has the method of its own object
+            return join_values(values, base.content if len(values) > 1 else ())
         enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.objects
         if enumerated or name in _SIZE_ATTRIBUTES:
             return base if enumerated else Value(content=base.length, known=base.known)
@@ -223,14 +223,8 @@ class NameEvaluator:
             LibraryInstance(known) if known and name in library.METHODS[known] else None, name, base
         )
         only = self._unique_owner_attribute(frame, base, name, node)
-        unknown = Value(
-            base.content,
-            base.length,
-            base.order,
-            known=False,
-            agreed=base.agreed,
-            objects=(method,),
-        )
+        unknown = replace(base, element_length=(), absent=(), known=False, objects=(method,))
+        unknown = replace(unknown, items=None, const=NO_CONSTANT, stored_in=(), ragged=0)
         return only or (None if base.content else named_loader(name)) or unknown
 
     def _guarded_methods(self, frame: Frame, base: Value, name: str, node: ast.expr) -> list[Value]:

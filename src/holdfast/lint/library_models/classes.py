@@ -39,7 +39,7 @@ UNSHARDED = LibraryInstance("unsharded")
 #: The sampler of a loader whose data or sampler were already sharded by rank.
 SHARDED_BY_RANK = LibraryInstance("sampler:own")
 #: Constructs that give a model buffers.
-_BUFFER_MODULES = re.compile(r"\bBatchNorm[123]d\b|\bregister_buffer\(")
+_BUFFER_MODULES = re.compile(r"\b(?:Sync)?BatchNorm(?:[123]d)?\b|\bregister_buffer\(")
 #: Words in a dataset that may be rank-specific.
 _SHARDING_WORDS = re.compile(
     r"rank|world|shard|node|iterable|stream|split_|process|rand|worker|generat", re.IGNORECASE

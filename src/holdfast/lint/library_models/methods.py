@@ -252,7 +252,8 @@ def _tests_gradient_norm(node: ast.AST) -> bool:
 
 def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     receiver = call.receiver
-    if call.name in library.SELF_RETURNING.get(call.receiver_class, ()):
+    returns_self = call.name in library.SELF_RETURNING.get(call.receiver_class, ())
+    if returns_self or (call.name in library.MODULE_METHODS and receiver.objects_of(Instance)):
         return receiver
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
