@@ -64,6 +64,7 @@ class InterpreterState:
     evaluate_attribute: returns the value of an attribute
     nested_functions, nested_classes: nested definitions, by the id of their node
     sharded: classes whose instances are sharded
+    events: why some ranks set an event, by its name
     wrapped_models: the variables and attributes whose models a wrapper holds
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
@@ -92,6 +93,7 @@ class InterpreterState:
         self.nested_classes: dict[int, Class] = {}
         self.sharded: set[Class] = set()
         self.wrapped_models: set[Hashable] = set()
+        self.events: dict[str, Taint] = {}
         self.heap = Heap(modules)
         self.first_uses: set[tuple[str, str]] = set()
         self.summaries = SummaryCache()

@@ -18,9 +18,10 @@ from holdfast.lint.abstract_domain.effects import (
     Operation,
     Try,
 )
-from holdfast.lint.abstract_domain.values import TaintKind, Value, taint_kinds
+from holdfast.lint.abstract_domain.values import RANK_KINDS, Taint, TaintKind, Value, taint_kinds
 from holdfast.lint.abstract_state.abstract_objects import LAUNCHER_RANK
 from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
 
 #: Calls that select the share of one rank of the world: positions of the rank and their number.
@@ -74,6 +75,23 @@ def _record(state: InterpreterState, call: LibraryCall, kind: str, message: str)
         kind, at, at, message.partition(":")[0], (), detail=message, by_name=True
     )
     state.summaries.current.divergences.setdefault((kind, at), divergence)
+
+
+def record_unordered_share(
+    state: InterpreterState, frame: Frame, node: ast.AST, base: Value, bounds: Taint
+) -> None:
+    """Record a rank's share of a list that other ranks may have in another order."""
+    if not base.order or not taint_kinds(bounds) & RANK_KINDS:
+        return
+    at = frame.location(node)
+    message = (
+        f"each rank takes a share of a list whose order is its own ({base.order[0].text}): shares "
+        "overlap, and some elements are in none; sort it before"
+    )
+    divergence = Divergence(
+        "habit-order", at, at, message.partition(":")[0], (), detail=message, by_name=True
+    )
+    state.summaries.current.divergences.setdefault(("habit-order", at), divergence)
 
 
 def _lost_result(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:

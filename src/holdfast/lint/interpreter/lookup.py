@@ -52,6 +52,7 @@ from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
 from holdfast.lint.abstract_state.shares import is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.library_models.classes import library_base
@@ -473,6 +474,7 @@ class NameEvaluator:
             if node is not None
         ]
         varying = merge_content(bounds)
+        record_unordered_share(self.state, frame, cut, base, varying)
         nodes = [node for node in (cut.lower, cut.upper, cut.step) if node is not None]
         equal = is_equal_share(self.state, nodes, bounds, of_data=TRIMMED not in base.objects)
         moved = () if equal else varying

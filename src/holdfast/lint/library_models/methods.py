@@ -489,12 +489,11 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
-    "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale,
-    "set_epoch": _set_epoch,
-    "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
-    "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
-    "bool": _bool, "done": _done, "is_completed": _done,
-    "read_text": _read, "read_bytes": _read,
-    "train": train_model, "eval": evaluate_model, "map": _map,
+    "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
+    "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "get": _get, "map": _map,
+    "format": _format, "items": _items, "values": _values, "start": _start, "apply": _apply,
+    "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
+    "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
+    "set": alarms.set_event, "is_set": alarms.is_event_set,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip
