@@ -11,7 +11,12 @@ from itertools import chain
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.effects import EffectSummary, summarize_path
+from holdfast.lint.abstract_domain.effects import (
+    EffectSummary,
+    Operation,
+    iter_events,
+    summarize_path,
+)
 from holdfast.lint.abstract_domain.values import (
     HEAP,
     NO_FACTS,
@@ -176,8 +181,12 @@ class Program:
         for run in runs:
             for key, divergence in run.divergences.items():
                 divergences.setdefault(key, divergence)
-        if any("backward" in body.tags for body in (*self._module_effects, *self._root_effects)):
-            # some model is trained with its wrapper
+        is_bare = any(each.kind == BARE for each in divergences.values())
+        if is_bare and any(
+            isinstance(event, Operation) and event.kind == "backward"
+            for body in (*self._module_effects, *self._root_effects)
+            for event in iter_events(body.path)
+        ):  # some model is trained with its wrapper
             divergences = {key: each for key, each in divergences.items() if each.kind != BARE}
         threads = [thread for run in runs for thread in run.threads]
         for body in (*self._module_effects, *self._root_effects):
@@ -208,10 +217,13 @@ class Program:
             for function in module.functions()
             if state.relevance.covers_all or function in state.relevance.entering_functions
         ]
-        # those that the program seems to call may run with known arguments first
+        # what the program seems to call runs with known arguments first; what a library offers
+        # also runs with unknown ones, except for constructors: their attributes would be unknown
         for later in (False, True):
             for module, function in roots:
-                if not function.run_count and self._seems_called(function) is later:
+                if self._seems_called(function) is later and (
+                    not function.run_count or (later and _is_offered(module, function))
+                ):
                     state.in_tests = module.is_test
                     self._run_uncalled(function)
         state.in_tests = False
@@ -271,6 +283,11 @@ class Program:
         if cls is None:
             return UNKNOWN
         return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
+
+
+def _is_offered(module: Module, function: Function) -> bool:
+    """Return True for a function of a library that another program may call."""
+    return "__main__" not in module.text and not function.name.startswith("__")
 
 
 def _is_size(function: Function, parameter: str) -> bool:
