@@ -106,9 +106,21 @@ def _access(call: LibraryCall) -> tuple[str, ast.expr | None, Value] | None:
         return "lists", _folder(arguments.node(0, "pathname")), call.first()
     if call.receiver_node is not None and name in _OF_PATH:
         return _OF_PATH[name], call.receiver_node, call.receiver
-    if call.receiver_node is not None and name in _TO_PATH:
-        return "writes", arguments.node(0, "path"), call.first()
+    node = arguments.node(0, "path")
+    if call.receiver_node is not None and (name in _TO_PATH or (name == "save" and _joins(node))):
+        return "writes", node, call.first()
     return None
+
+
+def _joins(node: ast.expr | None) -> bool:
+    """Return True for an expression that can only be a path."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="path"), attr="join")):
+            return True
+        case ast.JoinedStr(values=values):
+            return any("/" in str(getattr(part, "value", "")) for part in values)
+        case _:
+            return False
 
 
 def _open_kind(call: LibraryCall) -> str:
