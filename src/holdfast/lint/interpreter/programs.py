@@ -60,6 +60,7 @@ from holdfast.lint.sources.modules import Function, Module
 #: Maximum number of rounds; from the second on, only what may have changed runs again.
 _MAX_ROUNDS = 4
 _RECURSION_LIMIT = 8000
+_COLLECTIVE = re.compile(r"barrier|gather|all_?reduce|reduce_|broadcast|scatter|wait_for_every")
 #: A name that is called, not defined.
 _CALLED_NAME = re.compile(r"(?<!def )(?<!class )\b(\w+)\(")
 
@@ -286,8 +287,11 @@ class Program:
 
 
 def _is_offered(module: Module, function: Function) -> bool:
-    """Return True for a function of a library that another program may call."""
-    return "__main__" not in module.text and not function.name.startswith("__")
+    """Return True for a function with a collective that another program may call."""
+    if "__main__" in module.text or function.name.startswith("__"):
+        return False
+    lines = module.lines[function.node.lineno - 1 : function.node.end_lineno]
+    return any(map(_COLLECTIVE.search, lines))
 
 
 def _is_size(function: Function, parameter: str) -> bool:
