@@ -31,6 +31,7 @@ _RANK_NAME = re.compile(
 #: Functions whose result is a rank's own.
 _OWN_CALL = re.compile(r"te?mp|now$|time$|getpid", re.IGNORECASE)
 _JOINS = frozenset({"join", "joinpath", "Path", "PurePath", "PosixPath", "UPath"})
+_PATH_MODULES = frozenset({"path", "osp", "posixpath", "op"})
 _CONVERSIONS = frozenset({
     "str", "fspath", "abspath", "realpath", "normpath", "expanduser", "expandvars", "absolute",
     "resolve", "as_posix", "rstrip",
@@ -91,11 +92,15 @@ class _Place:
         """Return the last value assigned before, a parameter, or a variable of the module."""
         if self.function is not None:
             pairs = _assigned(self.function.node).get(name, [])
-            before = [value for at, value in pairs if at < line] or [value for _, value in pairs]
-            if before and before[-1] is None:
+            before = [pair for pair in pairs if pair[0].lineno < line] or pairs
+            value = before[-1][1] if before else None
+            indents = [target.col_offset for target, _ in before]
+            if before and value is None:  # the variable of a loop
                 return "@" if _RANK_NAME.search(name) else "*"
-            if before and not _converts(before[-1], name):
-                return self.text(before[-1], depth)
+            if before and indents[-1] > min(indents):  # perhaps of one rank
+                return "@"
+            if value is not None and not _converts(value, name):
+                return self.text(value, depth)
             if name in _parameters(self.function.node):
                 return "@" if _RANK_NAME.search(name) else f"«{name}»"
         pairs = _assigned(self.module.tree).get(name, [])
@@ -107,7 +112,10 @@ class _Place:
     def _call(self, node: ast.Call, depth: int) -> str | None:
         name = last_name(node.func)
         receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
-        if name in _JOINS:
+        of_text = (
+            name == "join" and receiver is not None and last_name(receiver) not in _PATH_MODULES
+        )
+        if name in _JOINS and not of_text:
             parts = [part for part in node.args if not isinstance(part, ast.Starred)]
             start = [receiver] if name == "joinpath" and receiver is not None else []
             texts = [self.text(part, depth) for part in (*start, *parts)]
@@ -236,16 +244,16 @@ def _converts(value: ast.expr, name: str) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _assigned(tree: ast.AST) -> dict[str, list[tuple[int, ast.expr | None]]]:
-    """Return the lines and values of the assignments to each name; None for an unknown value."""
-    values: dict[str, list[tuple[int, ast.expr | None]]] = {}
+def _assigned(tree: ast.AST) -> dict[str, list[tuple[ast.Name, ast.expr | None]]]:
+    """Return the targets and values of the assignments to each name; None for an unknown value."""
+    values: dict[str, list[tuple[ast.Name, ast.expr | None]]] = {}
     for node in _own_nodes(tree):
         for target, value in _assignments(node):
             for element in ast.walk(target):
                 if isinstance(element, ast.Name):
                     known = value if element is target else None
-                    values.setdefault(element.id, []).append((element.lineno, known))
-    return {name: sorted(pairs, key=lambda pair: pair[0]) for name, pairs in values.items()}
+                    values.setdefault(element.id, []).append((element, known))
+    return {name: sorted(pairs, key=lambda pair: pair[0].lineno) for name, pairs in values.items()}
 
 
 def _assignments(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:

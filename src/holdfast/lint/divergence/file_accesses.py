@@ -63,7 +63,8 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
     if call.name in _PARALLEL:
         call.frame.add_effect(Marker("parallel", call.location))
     found = _access(call)
-    if found is None or _is_decorated(call.frame.function):
+    function = call.frame.function
+    if found is None or (function is not None and runs_on_one_rank(function)):
         return
     kind, node, value = found
     text = path_text(state, call.frame, node) if node is not None else None
@@ -88,10 +89,9 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
     )
 
 
-def _is_decorated(function: Function | None) -> bool:
-    return function is not None and any(
-        ONE_RANK_WORDS.search(ast.unparse(decorator)) for decorator in function.decorators
-    )
+def runs_on_one_rank(function: Function) -> bool:
+    """Return True for a function whose decorator may let one rank run it."""
+    return any(ONE_RANK_WORDS.search(ast.unparse(decorator)) for decorator in function.decorators)
 
 
 def _access(call: LibraryCall) -> tuple[str, ast.expr | None, Value] | None:

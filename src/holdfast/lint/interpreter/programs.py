@@ -38,6 +38,7 @@ from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import BARE
 from holdfast.lint.divergence.environment_variables import find_set_variables
+from holdfast.lint.divergence.file_accesses import runs_on_one_rank
 from holdfast.lint.divergence.file_order import find_file_orders
 from holdfast.lint.divergence.misused_values import find_early_queries
 from holdfast.lint.divergence.ordering import find_in_program
@@ -257,7 +258,8 @@ class Program:
         caller = module_frame(function.module)
         self._state.root = function
         summary = self._runner.summarize(function, names, None, caller)
-        self._root_effects.append(summary.effects)
+        if not runs_on_one_rank(function):
+            self._root_effects.append(summary.effects)
         self._state.root = None
         decorated = self._runner.decorated_value(function, None)
         # run what its decorators return
