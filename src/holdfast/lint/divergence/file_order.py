@@ -26,6 +26,8 @@ from holdfast.lint.abstract_domain.values import RANK_KINDS, TaintKind, taint_ki
 from holdfast.lint.abstract_state.path_names import is_inside, is_same_path, substitute
 from holdfast.lint.divergence.file_accesses import ONE_RANK_WORDS
 
+#: Maximum number of accesses since the last collective to compare with.
+_MAX_ACCESSES = 50
 _READS = frozenset({"reads", "tests", "lists"})
 _WALKED = FILE_ACCESSES | {"init", "parallel"}
 _PATH_NAME = re.compile(r"path|file|ckpt|checkpoint|fname|dir|folder|out", re.IGNORECASE)
@@ -92,7 +94,7 @@ class _OrderWalker:
         """Walk both sides; if one of them waits, so do the accesses that follow."""
         doubtful = not branch.taint and ONE_RANK_WORDS.search(branch.text) is not None
         self._doubtful += doubtful
-        before, count = (list(self._one), list(self._all)), self._collectives
+        before, count = (self._one, self._all), self._collectives
         self.walk(branch.yes, passed)
         yes, yes_count = (self._one, self._all), self._collectives
         self._one, self._all = before
@@ -101,8 +103,7 @@ class _OrderWalker:
         if yes_count > count and self._collectives == count:
             self._one, self._all = yes
         elif yes_count == count and self._collectives == count:
-            self._one = [*yes[0], *(item for item in self._one if item not in yes[0])]
-            self._all = [*yes[1], *(item for item in self._all if item not in yes[1])]
+            self._one, self._all = _merged(yes[0], self._one), _merged(yes[1], self._all)
         self._collectives = max(yes_count, self._collectives)
         self._doubtful -= doubtful
 
@@ -139,7 +140,7 @@ class _OrderWalker:
                 self._report("merged", access, other, other.detail)
                 break
         if access.name not in _READS:  # a later access sees the change
-            self._one.append(access)
+            self._one = [*self._one[-_MAX_ACCESSES:], access]
 
     def _by_all(self, access: FileAccess) -> None:
         for other in self._clocked if access.clocked and access.name == "writes" else ():
@@ -161,13 +162,18 @@ class _OrderWalker:
             ):
                 self._report("merged", access, other, other.detail)
                 break
-        self._all.append(access)
+        self._all = [*self._all[-_MAX_ACCESSES:], access]
 
     def _report(self, kind: str, access: FileAccess, other: FileAccess, path: str) -> None:
         text = readable_path(path)
         if kind == "file":
             text = f"{text} is {'removed' if other.name == 'removes' else 'written'}"
         self.divergences.append(Divergence(kind, access.location, other.location, text, ()))
+
+
+def _merged(one: list[FileAccess], other: list[FileAccess]) -> list[FileAccess]:
+    known = set(map(id, other))
+    return [*other, *(access for access in one if id(access) not in known)]
 
 
 def _change(other: FileAccess, access: FileAccess) -> str:
