@@ -36,6 +36,8 @@ _CONVERSIONS = frozenset({
     "str", "fspath", "abspath", "realpath", "normpath", "expanduser", "expandvars", "absolute",
     "resolve", "as_posix", "rstrip",
 })  # fmt: skip
+#: The value of a variable that counts.
+_COUNTER = ast.Constant("*")
 _PLACEHOLDER = re.compile(r"«(\w+)»")
 _FORMAT_FIELD = re.compile(r"\{[^{}]*\}|%[-0-9.]*[a-z]")
 
@@ -95,9 +97,8 @@ class _Place:
             before = [pair for pair in pairs if pair[0].lineno < line] or pairs
             value = before[-1][1] if before else None
             indents = [target.col_offset for target, _ in before]
-            if before and value is None:  # the variable of a loop
-                return "@" if _RANK_NAME.search(name) else "*"
-            if before and indents[-1] > min(indents):  # perhaps of one rank
+            varies = value is not _COUNTER and bool(before)
+            if varies and (value is None or indents[-1] > min(indents)):  # perhaps of one rank
                 return "@"
             if value is not None and not _converts(value, name):
                 return self.text(value, depth)
@@ -266,14 +267,20 @@ def _assignments(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
             ]
         case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
             return [(target, value)]
-        case (
-            ast.For(target=target)
-            | ast.comprehension(target=target)
-            | ast.AugAssign(target=ast.Name() as target)
-        ):
-            return [(target, None)]
+        case ast.AugAssign(target=ast.Name() as target):
+            return [(target, _COUNTER)]
+        case ast.For(target=target, iter=over) | ast.comprehension(target=target, iter=over):
+            return _loop_targets(target, over)
         case _:
             return []
+
+
+def _loop_targets(target: ast.expr, over: ast.expr) -> list[tuple[ast.expr, ast.expr | None]]:
+    """Return the variables of a loop: numbers are alike on all ranks, elements may not be."""
+    called = last_name(over.func) if isinstance(over, ast.Call) else ""
+    if isinstance(target, ast.Tuple) and called == "enumerate":
+        return [(target.elts[0], _COUNTER), *((element, None) for element in target.elts[1:])]
+    return [(target, _COUNTER if called in ("range", "trange", "count") else None)]
 
 
 def _own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
