@@ -200,8 +200,8 @@ class NameEvaluator:
                 for obj in others
                 if (value := self._object_attribute(frame, obj, base, name, node)) is not None
             ]
-        if values:  # each rank has the method of its own object
-            return join_values(values, base.content if len(values) > 1 else ())
+        if values:
+            return join_values(values)
         enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.objects
         if enumerated or name in _SIZE_ATTRIBUTES:
             return base if enumerated else Value(content=base.length, known=base.known)
