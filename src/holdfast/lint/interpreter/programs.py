@@ -221,10 +221,12 @@ class Program:
         ]
         # what the program seems to call runs with known arguments first; what a library offers
         # also runs with unknown ones, except for constructors: their attributes would be unknown
+        idle = {function for _, function in roots if not function.run_count}
         for later in (False, True):
             for module, function in roots:
                 if self._seems_called(function) is later and (
-                    not function.run_count or (later and _is_offered(module, function))
+                    not function.run_count
+                    or (later and function in idle and _is_offered(module, function))
                 ):
                     state.in_tests = module.is_test
                     self._run_uncalled(function)
