@@ -276,6 +276,7 @@ VARYING: dict[str, TaintKind] = {
     "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,
     "time.time": TaintKind.TIME, "time.monotonic": TaintKind.TIME,
     "time.perf_counter": TaintKind.TIME, "time.time_ns": TaintKind.TIME,
+    "time.strftime": TaintKind.TIME, "time.ctime": TaintKind.TIME, "time.localtime": TaintKind.TIME,
     "datetime.datetime.now": TaintKind.TIME, "datetime.now": TaintKind.TIME,
     "time.perf_counter_ns": TaintKind.TIME, "time.monotonic_ns": TaintKind.TIME,
     "datetime.datetime.utcnow": TaintKind.TIME, "timeit.default_timer": TaintKind.TIME,
@@ -335,6 +336,11 @@ VARYING_VARIABLES: dict[str, TaintKind] = {
 RANK_PARAMETERS = frozenset(
     {"rank", "local_rank", "global_rank", "proc_id", "process_index", "gpu_id", "world_rank"}
 )
+#: Methods of a torch module that return it.
+MODULE_METHODS = frozenset({
+    "to", "cuda", "cpu", "half", "float", "bfloat16", "double", "requires_grad_", "apply",
+    "share_memory",
+})  # fmt: skip
 #: Decorators under which only rank 0 (of the job or of a node) enters the function.
 GUARDS: dict[str, TaintKind] = {
     "rank_zero_only": _RANK, "on_main_process": _RANK, "on_local_main_process": _LOCAL,

@@ -57,6 +57,24 @@ class Marker(msgspec.Struct, frozen=True):
     control: Taint = ()
 
 
+class FileAccess(Marker, frozen=True):
+    """An access to the path ``detail``, as :mod:`~holdfast.lint.abstract_state.path_names` has it.
+
+    ``name`` is one of :data:`FILE_ACCESSES`. ``own``: the path contains the rank, host or time;
+    ``clocked``: the time. ``tolerant``: it succeeds if another rank was first.
+    """
+
+    own: bool = False
+    clocked: bool = False
+    tolerant: bool = False
+
+
+#: Kinds of accesses to files and folders.
+FILE_ACCESSES = frozenset({"makes", "writes", "extends", "reads", "lists", "tests", "removes"})
+#: The markers around a block in which ranks may take turns.
+TURN_BEGINS, TURN_ENDS = "turn begins", "turn ends"
+
+
 class ExitEffect(msgspec.Struct, frozen=True):
     """The end of a path: a statement, ``raise`` with its exception, or the end of the process.
 
@@ -140,12 +158,16 @@ class EffectSummary(msgspec.Struct, frozen=True, eq=False):
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
-    """A call of a program function with its effects; ``forwards``: a call in a wrapper."""
+    """A call of a program function with its effects; ``forwards``: a call in a wrapper.
+
+    ``paths`` are the paths passed for its parameters, if it accesses files.
+    """
 
     name: str
     location: SourceLine
     callee: EffectSummary
     forwards: bool = False
+    paths: tuple[tuple[str, str], ...] = ()
 
 
 Effect = Operation | Marker | ExitEffect | Branch | LoopEffect | Try | FunctionCall

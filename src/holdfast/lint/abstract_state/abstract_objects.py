@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -340,6 +341,18 @@ def element_of(over: Value) -> Value:
         objects=objects,
         agreed=over.agreed,
     )
+
+
+_LOADER_NAME = re.compile(r"(?:^|_)(?:data_?)?loader$|dataloader$", re.IGNORECASE)
+_NAMED_LOADER = Value(
+    known=False,
+    objects=(LibraryInstance("loader", Value(objects=(LibraryInstance("sampler:ordered"),))),),
+)
+
+
+def named_loader(name: str) -> Value | None:
+    """Return the value of what is unknown but called a loader: each rank has its own batches."""
+    return _NAMED_LOADER if _LOADER_NAME.search(name) else None
 
 
 def _has_distributed_sampler(over: Value) -> bool:

@@ -53,6 +53,7 @@ class Frame:
     entered_facts: facts in the block of the context manager that was called last
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
     element_names: names of variables that hold an element of what a loop iterates over
+    in_tried_loop: it was called in a ``try`` block in a loop, so that its failure may be survived
     """
 
     function: Function | None
@@ -81,6 +82,12 @@ class Frame:
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
     element_names: set[str] = field(default_factory=set)
+    in_tried_loop: bool = False
+
+    @property
+    def may_survive(self) -> bool:
+        """Return True in a ``try`` block in a loop, of this function or of a caller."""
+        return self.in_tried_loop or bool(self.try_depth and self.loop_depth)
 
     @property
     def file(self) -> str:

@@ -85,6 +85,7 @@ def mutate(
         old,
         content=merge_taint(old.content, persistent_taint(value.content), control),
         length=merge_taint(old.length, keys, added, control if grows else ()),
+        element_length=merge_taint(old.element_length, persistent_taint(value.element_length)),
         known=old.known and value.known,
         objects=mark_contained(tuple(dict.fromkeys(contained)))[:MAX_OBJECTS],
         items=None,

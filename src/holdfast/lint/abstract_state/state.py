@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
+    MAX_OBJECTS,
     NONE_OBJECT,
     UNIFORM,
     UNKNOWN,
@@ -29,6 +31,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     FunctionObject,
     Instance,
+    mark_contained,
     reuse_methods,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
@@ -61,6 +64,8 @@ class InterpreterState:
     evaluate_attribute: returns the value of an attribute
     nested_functions, nested_classes: nested definitions, by the id of their node
     sharded: classes whose instances are sharded
+    events: why some ranks set an event, by its name
+    wrapped_models: the variables and attributes whose models a wrapper holds
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
     first_uses: places that create a group on first use, and that all ranks reach
@@ -87,6 +92,8 @@ class InterpreterState:
         self.nested_functions: dict[int, Function] = {}
         self.nested_classes: dict[int, Class] = {}
         self.sharded: set[Class] = set()
+        self.wrapped_models: set[Hashable] = set()
+        self.events: dict[str, Taint] = {}
         self.heap = Heap(modules)
         self.first_uses: set[tuple[str, str]] = set()
         self.summaries = SummaryCache()
@@ -119,6 +126,14 @@ class InterpreterState:
         self.summaries.record_read("<seed>", generator)
         seeds = list(self._seeds.get(generator, {}).values())
         return merge_taint(*seeds) if all(seeds) else ()
+
+    @cached_property
+    def never_seeds(self) -> bool:
+        """Return True for a complete program, which creates its group, without any seed."""
+        texts = [module.text for module in self.modules.values()]
+        return any("init_process_group(" in text for text in texts) and not any(
+            "seed" in text for text in texts
+        )
 
     def add_creation(self, location: SourceLine) -> None:
         """Record that all ranks create the group of this line, if they run :attr:`root`."""
@@ -245,7 +260,7 @@ class InterpreterState:
         if name in cls.always_set:
             value = replace(value, absent=())
             old = replace(old, absent=()) if old is not None else None
-        new = value if old is None else join_values((old, value))
+        new = value if old is None else _join_containers(old, value)
         changed = isinstance(owner, Instance) and self.heap.write(owner, name, value)
         if new != old:
             cls.attributes[name] = new
@@ -261,3 +276,13 @@ class InterpreterState:
         if new != old:
             module.variables[name] = new
             self.summaries.record_write(module, name)
+
+
+def _join_containers(old: Value, new: Value) -> Value:
+    """Return the join of two values, with the objects in a list that the other one is not."""
+    joined = join_values((old, new))
+    if joined.items is not None or not (old.items or new.items):
+        return joined
+    inner = join_values([*(old.items or ()), *(new.items or ())]).objects
+    objects = (*joined.objects, *mark_contained(inner))
+    return replace(joined, objects=tuple(dict.fromkeys(objects))[:MAX_OBJECTS])

@@ -73,6 +73,24 @@ def _run_signal_handler(state: InterpreterState, call: LibraryCall, handler: Val
             forget_changes(call.frame.scope.names, before)
 
 
+def set_event(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Model ``event.set()``, which a signal handler or a test may call on some ranks only."""
+    name = last_name(call.receiver_node)
+    if call.arguments.all_values or not call.frame.control or not name:
+        return None
+    if name not in state.events:
+        state.events[name] = call.frame.control
+        state.summaries.record_write("<event>", name)
+    return UNIFORM
+
+
+def is_event_set(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Model ``event.is_set()``."""
+    name = last_name(call.receiver_node)
+    state.summaries.record_read("<event>", name)
+    return Value(state.events[name]) if name in state.events else None
+
+
 def _record_alarm_exception(state: InterpreterState, handler: Value) -> None:
     for obj in handler.objects:
         for node in ast.walk(obj.function.node) if isinstance(obj, FunctionObject) else ():

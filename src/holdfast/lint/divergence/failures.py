@@ -85,12 +85,12 @@ def record_failure(call: LibraryCall) -> None:
         by_rank = [frame.control, *(value.content for value in (call.receiver, *values))]
         if any(taint and is_rank_only(taint) for taint in by_rank):
             errors = _ACCESS_ERRORS
-    elif not frame.try_depth:
+    elif not frame.try_depth and not frame.in_tried_loop:
         return
     elif name in _END_ERRORS and len(values) < 2:
         over = call.first() if name == "next" else call.receiver
         errors = _END_ERRORS[name] if over.length else ""
-    elif name in _PARSE_ERRORS and frame.loop_depth and not all(map(_is_uniform, values)):
+    elif name in _PARSE_ERRORS and frame.may_survive and not all(map(_is_uniform, values)):
         errors = _PARSE_ERRORS[name]
     if errors:
         frame.add_effect(Marker(MAY_RAISE, call.location, errors))

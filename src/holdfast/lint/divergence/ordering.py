@@ -21,11 +21,9 @@ from holdfast.lint.abstract_domain.effects import (
     Try,
     iter_events,
 )
-from holdfast.lint.abstract_domain.values import is_rank_only
 from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
 from holdfast.lint.divergence.device_selection import find_late_selection
 from holdfast.lint.divergence.long_work import find_awaited_work
-from holdfast.lint.divergence.shared_files import find_written_by_all
 
 
 def find_in_function(
@@ -53,10 +51,6 @@ def find_in_program(
     body: EffectSummary, threads: Sequence[tuple[SourceLine, EffectPath]]
 ) -> Iterator[Divergence]:
     """Yield divergences over a whole program, from start to end."""
-    if {"write", "read"} <= body.tags:
-        yield from _unsynchronized_reads(body.path)
-    if {"init", "written"} <= body.tags:
-        yield from find_written_by_all(body.path)
     if "variable" in body.tags:
         walker = _VariableWalker()
         walker.walk(body.path, None, None)
@@ -158,28 +152,6 @@ def _unsharded_loops(path: Sequence[Effect]) -> Iterator[Divergence]:
 
 def _marker_names(loop: LoopEffect) -> set[str]:
     return {event.name for event in iter_events(loop.body) if isinstance(event, Marker)}
-
-
-def _unsynchronized_reads(path: EffectPath) -> Iterator[Divergence]:
-    """Yield reads by all ranks of a file that one rank writes, without synchronization between."""
-    written: dict[str, Marker] = {}
-    for event in iter_events(path):
-        match event:
-            case Operation():
-                written.clear()
-            case Marker(name="write", control=control) if control and is_rank_only(control):
-                written[event.detail] = event
-            case Marker(name="read", control=control) if not control and event.detail in written:
-                marker = written.pop(event.detail)
-                yield Divergence(
-                    "file",
-                    event.location,
-                    marker.location,
-                    f"{event.detail} is written",
-                    marker.control,
-                )
-            case _:
-                pass
 
 
 class _VariableWalker:

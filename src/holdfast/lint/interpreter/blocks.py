@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXITS,
+    TURN_BEGINS,
+    TURN_ENDS,
     YIELD_MARKER,
     EffectPath,
     FunctionCall,
+    Marker,
     Try,
     final_exit,
     summarize_path,
@@ -29,6 +33,8 @@ from holdfast.lint.interpreter.branch_merge import restore_names, taint_by_handl
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 _JOINS = frozenset({"join", "join_uneven_inputs"})
+#: A context in which ranks go one after another, or have paths of their own.
+_TURNS = re.compile(r"first|lock|rank|main|te?mp|mutex|patch|raises", re.IGNORECASE)
 
 
 class BlockExecutor:
@@ -93,9 +99,20 @@ class BlockExecutor:
         for caught in suppressed:
             at = frame.location(node)
             block = (Try(at, block, ((at, caught, ()),), ()),)
-        frame.effects.extend((*block, *last))
+        frame.effects.extend((*self._as_turn(frame, node, block), *last))
         frame.join_depth -= joined
         frame.ended = ended and not suppressed
+
+    def _as_turn(
+        self, frame: Frame, node: ast.With | ast.AsyncWith, block: EffectPath
+    ) -> EffectPath:
+        """Return the block with markers around it if ranks may run it in turn."""
+        if not block or not any(
+            _TURNS.search(self.state.unparse(item.context_expr)) for item in node.items
+        ):
+            return block
+        at = frame.location(node)
+        return Marker(TURN_BEGINS, at), *block, Marker(TURN_ENDS, at)
 
     def _suppressed(self, frame: Frame, node: ast.expr) -> list[str]:
         """Return the exceptions that a context manager just entered suppresses."""

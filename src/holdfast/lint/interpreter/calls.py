@@ -44,7 +44,10 @@ from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, posit
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.bare_models import with_bare_output
 from holdfast.lint.divergence.failures import record_failure, record_user_failure
+from holdfast.lint.divergence.file_accesses import record_access
+from holdfast.lint.divergence.misused_values import record_misuse, record_own_share
 from holdfast.lint.interpreter.functions import unknown_result
 from holdfast.lint.interpreter.iteration import is_sized, length_taint, own_length_taint
 from holdfast.lint.library_models.calls import library_call
@@ -78,7 +81,8 @@ class CallEvaluator:
 
     def _call(self, frame: Frame, node: ast.Call) -> Value:
         called = self.state.evaluate(frame, node.func)
-        return self.call(frame, node, called, self._arguments(frame, node))
+        value = self.call(frame, node, called, self._arguments(frame, node))
+        return with_bare_output(self.state, frame, node, called, value)
 
     def _arguments(self, frame: Frame, node: ast.Call) -> Arguments:
         arguments = Arguments()
@@ -164,6 +168,8 @@ class CallEvaluator:
             case LibraryName(name=name):
                 call = LibraryCall(frame, node, name, arguments)
                 record_failure(call)
+                record_access(self.state, call)
+                record_misuse(self.state, call)
                 value = library_call(self.state, call)
             case LibraryInstance(name=name, wrapped=wrapped):
                 value = call_instance(
@@ -175,6 +181,8 @@ class CallEvaluator:
                 kind = owner.name if owner is not None else ""
                 call = LibraryCall(frame, node, name, arguments, kind, receiver)
                 record_failure(call)
+                record_access(self.state, call)
+                record_misuse(self.state, call)
                 value = method_call(self.state, call)
             case _:
                 pass
@@ -256,6 +264,8 @@ class CallEvaluator:
         )
         method = self.state.symbols.find_method(cls, "__init__")
         if method is not None:
+            call = LibraryCall(frame, node, cls.name, arguments)
+            record_own_share(self.state, call, method.parameters[1:])
             # ranks that skip this call have no instance at all
             control, frame.control = (frame.control, ())
             self.state.invoke(frame, node, FunctionObject(method, None, instance), arguments)

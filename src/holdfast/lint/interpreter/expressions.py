@@ -313,7 +313,7 @@ def _known_answer(value: Value, operator_node: ast.cmpop, other: Value) -> Value
     """Return the result of a comparison with None, of constants, or for a launcher, if known."""
     if other.const is None and isinstance(operator_node, (ast.Is, ast.IsNot)):
         none = is_none(value)
-        if none is not None:
+        if none is not None and not any(map(_is_unknown_attribute, value.objects)):
             return constant_value(none is isinstance(operator_node, ast.Is))
         if LAUNCHER_RANK not in value.objects:
             return Value(value.absent, known=value.known)
@@ -324,6 +324,11 @@ def _known_answer(value: Value, operator_node: ast.cmpop, other: Value) -> Value
         except TypeError:
             return UNKNOWN
     return UNIFORM if _tests_launcher(value, operator_node, other.const) else None
+
+
+def _is_unknown_attribute(obj: object) -> bool:
+    """Return True for an attribute of an unknown object: a method, or anything else."""
+    return isinstance(obj, LibraryMethod) and obj.owner is None
 
 
 def _membership(operator_node: ast.In | ast.NotIn, element: Value, container: Value) -> Value:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.effects import (
     EMPTY_SUMMARY,
+    FILE_ACCESSES,
     Branch,
     EffectSummary,
     FunctionCall,
@@ -48,6 +49,7 @@ from holdfast.lint.abstract_state.arguments import Arguments, positional_argumen
 from holdfast.lint.abstract_state.frames import Frame, FunctionSummary, module_frame
 from holdfast.lint.abstract_state.heap import return_facts
 from holdfast.lint.abstract_state.mutations import store_mutation
+from holdfast.lint.abstract_state.path_names import passed_paths
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.long_work import record_function_work
 from holdfast.lint.interpreter.call_contexts import value_signature
@@ -109,7 +111,14 @@ class FunctionRunner:
                 body = summarize_path((branch,))
                 self.recorder.record_path_divergences((branch,))
             through = _is_forwarded(frame, node, dispatches=self._dispatches(function))
-            frame.add_effect(FunctionCall(function.name, frame.location(node), body, through))
+            paths = (
+                passed_paths(self.state, frame, function, arguments)
+                if body.tags & FILE_ACCESSES
+                else ()
+            )
+            frame.add_effect(
+                FunctionCall(function.name, frame.location(node), body, through, paths)
+            )
         self._apply_mutations(frame, function, arguments, summary)
         return summary.value if not control else join_values((summary.value, UNIFORM), control)
 
@@ -194,6 +203,7 @@ class FunctionRunner:
             taint_kinds(caller.control),
             taint_kinds(caller.own_control),
             caller.join_depth > 0,
+            caller.may_survive,
             caller.lazily_created,
         )
         key: Hashable = (*context, tuple(value_signature(value) for value in names.values()))
@@ -236,6 +246,7 @@ class FunctionRunner:
             caller.caller_control,
             lazily_created=caller.lazily_created,
             join_depth=caller.join_depth,
+            in_tried_loop=caller.may_survive,
         )
 
         def run_again() -> None:
@@ -267,6 +278,7 @@ class FunctionRunner:
         scope = VariableScope({HEAP: NO_FACTS} | names, function.module, outer)
         frame = Frame(function, scope, caller.control, caller.control, caller.own_control)
         frame.lazily_created, frame.join_depth = caller.lazily_created, caller.join_depth
+        frame.in_tried_loop = caller.may_survive
         if function.decorated_by("lru_cache", "cache", "cached_property"):
             frame.lazily_created = (*frame.lazily_created, f"{function.name}()")
         if isinstance(function.node, ast.Lambda):

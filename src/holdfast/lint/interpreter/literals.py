@@ -25,6 +25,7 @@ from holdfast.lint.abstract_domain.values import (
     merge_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    MASK,
     RANK_TEXT,
     TupleElements,
     as_text,
@@ -137,6 +138,8 @@ class LiteralEvaluator:
                 assign_round(self.state, frame, generator.target, generator.iter, over)
                 for test in generator.ifs:
                     answer = as_test(self.state.evaluate(frame, test))
+                    if MASK in answer.objects:
+                        count.append(self.state.taint_source(frame, TaintKind.DATA, test))
                     count.append(answer.content)
                     known = known and answer.known
             values = [self.state.evaluate(frame, result) for result in results]

@@ -44,6 +44,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     instance_of,
     is_callable,
     join_rows,
+    named_loader,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -51,6 +52,7 @@ from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
 from holdfast.lint.abstract_state.shares import is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.library_models.classes import library_base
@@ -142,7 +144,8 @@ class NameEvaluator:
                 return Value(objects=(LibraryName(definition),))
 
     def _name(self, frame: Frame, node: ast.Name) -> Value:
-        return self.variable_value(frame.scope, node.id)
+        value = self.variable_value(frame.scope, node.id)
+        return (named_loader(node.id) or value) if value is UNKNOWN else value
 
     # ---- attributes
 
@@ -221,15 +224,9 @@ class NameEvaluator:
             LibraryInstance(known) if known and name in library.METHODS[known] else None, name, base
         )
         only = self._unique_owner_attribute(frame, base, name, node)
-        unknown = Value(
-            base.content,
-            base.length,
-            base.order,
-            known=False,
-            agreed=base.agreed,
-            objects=(method,),
-        )
-        return only if only is not None else unknown
+        unknown = replace(base, element_length=(), absent=(), known=False, objects=(method,))
+        unknown = replace(unknown, items=None, const=NO_CONSTANT, stored_in=(), ragged=0)
+        return only or (None if base.content else named_loader(name)) or unknown
 
     def _guarded_methods(self, frame: Frame, base: Value, name: str, node: ast.expr) -> list[Value]:
         """Return methods of objects that only some ranks have."""
@@ -477,6 +474,7 @@ class NameEvaluator:
             if node is not None
         ]
         varying = merge_content(bounds)
+        record_unordered_share(self.state, frame, cut, base, varying)
         nodes = [node for node in (cut.lower, cut.upper, cut.step) if node is not None]
         equal = is_equal_share(self.state, nodes, bounds, of_data=TRIMMED not in base.objects)
         moved = () if equal else varying

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,12 @@ from itertools import chain
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.effects import EffectSummary, summarize_path
+from holdfast.lint.abstract_domain.effects import (
+    EffectSummary,
+    Operation,
+    iter_events,
+    summarize_path,
+)
 from holdfast.lint.abstract_domain.values import (
     HEAP,
     NO_FACTS,
@@ -30,7 +36,11 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import positional_arguments
 from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.bare_models import BARE
 from holdfast.lint.divergence.environment_variables import find_set_variables
+from holdfast.lint.divergence.file_accesses import runs_on_one_rank
+from holdfast.lint.divergence.file_order import find_file_orders
+from holdfast.lint.divergence.misused_values import find_early_queries
 from holdfast.lint.divergence.ordering import find_in_program
 from holdfast.lint.interpreter.blocks import BlockExecutor
 from holdfast.lint.interpreter.calls import CallEvaluator
@@ -51,6 +61,9 @@ from holdfast.lint.sources.modules import Function, Module
 #: Maximum number of rounds; from the second on, only what may have changed runs again.
 _MAX_ROUNDS = 4
 _RECURSION_LIMIT = 8000
+_COLLECTIVE = re.compile(r"barrier|gather|all_?reduce|reduce_|broadcast|scatter|wait_for_every")
+#: A name that is called, not defined.
+_CALLED_NAME = re.compile(r"(?<!def )(?<!class )\b(\w+)\(")
 
 
 class Program:
@@ -65,6 +78,8 @@ class Program:
         self._recorder = DivergenceRecorder(state, strict=strict)
         self._runner = FunctionRunner(state, self._recorder)
         self._module_effects: list[EffectSummary] = []
+        self._root_effects: list[EffectSummary] = []
+        self._called_names: set[str] = set()
         calls, lookup = CallEvaluator(state), NameEvaluator(state, self._runner)
         state.call, state.invoke = calls.call, self._runner.invoke
         state.evaluate_attribute = lookup.evaluate_attribute
@@ -168,7 +183,17 @@ class Program:
         for run in runs:
             for key, divergence in run.divergences.items():
                 divergences.setdefault(key, divergence)
+        is_bare = any(each.kind == BARE for each in divergences.values())
+        if is_bare and any(
+            isinstance(event, Operation) and event.kind == "backward"
+            for body in (*self._module_effects, *self._root_effects)
+            for event in iter_events(body.path)
+        ):  # some model is trained with its wrapper
+            divergences = {key: each for key, each in divergences.items() if each.kind != BARE}
         threads = [thread for run in runs for thread in run.threads]
+        for body in (*self._module_effects, *self._root_effects):
+            for divergence in (*find_file_orders(body), *find_early_queries(body)):
+                divergences.setdefault((divergence.kind, divergence.location), divergence)
         for body in self._module_effects:
             for divergence in find_in_program(body, threads):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
@@ -180,7 +205,7 @@ class Program:
         for function in (*functions, *state.nested_functions.values()):
             function.run_count = 0
         self._runner.start_round()
-        self._module_effects = []
+        self._module_effects, self._root_effects = [], []
         for module in self._modules_in_order():
             module.variables[HEAP] = NO_FACTS
             frame = module_frame(module)
@@ -188,13 +213,34 @@ class Program:
             body = summarize_path(frame.effects)
             self._recorder.record_divergences(frame, body)
             self._module_effects.append(body)
-        for module in self._modules_in_order():
-            for function in list(module.functions()):
-                entering = (
-                    state.relevance.covers_all or function in state.relevance.entering_functions
-                )
-                if entering and not function.run_count:
+        roots = [
+            (module, function)
+            for module in self._modules_in_order()
+            for function in module.functions()
+            if state.relevance.covers_all or function in state.relevance.entering_functions
+        ]
+        # what the program seems to call runs with known arguments first; what a library offers
+        # also runs with unknown ones, except for constructors: their attributes would be unknown
+        idle = {function for _, function in roots if not function.run_count}
+        for later in (False, True):
+            for module, function in roots:
+                if self._seems_called(function) is later and (
+                    not function.run_count
+                    or (later and function in idle and _is_offered(module, function))
+                ):
+                    state.in_tests = module.is_test
                     self._run_uncalled(function)
+        state.in_tests = False
+
+    def _seems_called(self, function: Function) -> bool:
+        """Return True if a call in the program has the name of a function, or of its class."""
+        if not self._called_names:
+            for module in self._state.modules.values():
+                if not module.is_test:
+                    self._called_names.update(_CALLED_NAME.findall(module.text))
+        is_constructor = function.owner is not None and function.name == "__init__"
+        name = function.owner.name if is_constructor and function.owner else function.name
+        return name in self._called_names
 
     def _modules_in_order(self) -> Iterator[Module]:
         """Yield the program's modules first, then its test modules."""
@@ -213,7 +259,9 @@ class Program:
             names[function.parameters[0]] = instance_of(function.owner)
         caller = module_frame(function.module)
         self._state.root = function
-        self._runner.summarize(function, names, None, caller)
+        summary = self._runner.summarize(function, names, None, caller)
+        if not runs_on_one_rank(function):
+            self._root_effects.append(summary.effects)
         self._state.root = None
         decorated = self._runner.decorated_value(function, None)
         # run what its decorators return
@@ -229,7 +277,7 @@ class Program:
     def _parameter(self, function: Function, name: str) -> Value:
         if name in RANK_PARAMETERS and not _is_size(function, name):
             source = TaintSource(
-                TaintKind.RANK,
+                TaintKind.LOCAL_RANK if "local" in name else TaintKind.RANK,
                 function.module.file,
                 function.node.lineno,
                 f"the parameter {name}",
@@ -240,6 +288,14 @@ class Program:
         if cls is None:
             return UNKNOWN
         return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
+
+
+def _is_offered(module: Module, function: Function) -> bool:
+    """Return True for a function with a collective that another program may call."""
+    if "__main__" in module.text or function.name.startswith("__"):
+        return False
+    lines = module.lines[function.node.lineno - 1 : function.node.end_lineno]
+    return any(map(_COLLECTIVE.search, lines))
 
 
 def _is_size(function: Function, parameter: str) -> bool:

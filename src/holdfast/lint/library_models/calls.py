@@ -65,6 +65,10 @@ _SEEDED_CONSTRUCTORS = frozenset(
 )
 
 
+#: Functions whose results are in the order of the file system.
+_LISTINGS = frozenset({"os.listdir", "os.scandir", "glob.glob"})
+
+
 def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     """Return the result of a library function or class, by canonical name."""
     value = _call_by_table(state, call)
@@ -101,8 +105,10 @@ def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     if kind is not None:
         # with a group argument, ranks outside of it get -1
         numbered = kind in (TaintKind.RANK, TaintKind.LOCAL_RANK) and not call.arguments.all_values
+        listed = name in _LISTINGS
         return Value(
             state.taint_source(call.frame, kind, call.node),
+            order=state.taint_source(call.frame, TaintKind.ORDER, call.node) if listed else (),
             objects=(LAUNCHER_RANK,) if numbered else (),
         )
     return _call_by_name(state, call)

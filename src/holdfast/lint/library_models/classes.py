@@ -31,6 +31,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.bare_models import record_wrapped
 from holdfast.lint.sources.modules import Class, SymbolTable
 
 #: The sampler of a loader without one: each rank gets all of the data.
@@ -38,7 +39,7 @@ UNSHARDED = LibraryInstance("unsharded")
 #: The sampler of a loader whose data or sampler were already sharded by rank.
 SHARDED_BY_RANK = LibraryInstance("sampler:own")
 #: Constructs that give a model buffers.
-_BUFFER_MODULES = re.compile(r"\bBatchNorm[123]d\b|\bregister_buffer\(")
+_BUFFER_MODULES = re.compile(r"\b(?:Sync)?BatchNorm(?:[123]d)?\b|\bregister_buffer\(")
 #: Words in a dataset that may be rank-specific.
 _SHARDING_WORDS = re.compile(
     r"rank|world|shard|node|iterable|stream|split_|process|rand|worker|generat", re.IGNORECASE
@@ -61,6 +62,7 @@ def make_instance(state: InterpreterState, call: LibraryCall, class_name: str) -
     """Return an instance of a library class, as named in the tables."""
     if class_name.startswith("wrapped:"):
         model = call.arguments.get(0, "module")
+        record_wrapped(state, call)
         return Value(
             objects=(LibraryInstance(class_name, unwrapped(model) if model is not None else None),),
             known=False,
@@ -166,7 +168,8 @@ def call_instance(call: LibraryCall) -> Value | None:
         output = LibraryInstance(f"output:{wrapper}")
         local = (BATCH,) if any(BATCH in value.objects for value in values) else ()
         return Value(merge_content(values), known=False, objects=(output, *local))
-    return Value(known=False) if call.receiver_class == "torchmetrics.Metric" else None
+    is_known = call.receiver_class in ("torchmetrics.Metric", "module")
+    return Value(known=False) if is_known else None
 
 
 def _broadcasts_buffers(call: LibraryCall) -> bool:

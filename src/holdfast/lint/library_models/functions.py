@@ -55,7 +55,7 @@ from holdfast.lint.library_models.records import (
     same_object,
     set_attribute,
 )
-from holdfast.lint.library_models.side_effects import record_file, record_variable
+from holdfast.lint.library_models.side_effects import record_variable
 from holdfast.lint.sources.modules import Class, last_name
 
 #: Objects preserved by conversions between number types.
@@ -296,11 +296,7 @@ def _getattr(state: InterpreterState, call: LibraryCall) -> Value:
     return value
 
 
-def _open(state: InterpreterState, call: LibraryCall) -> Value:
-    mode = call.arguments.get(1, "mode")
-    letters = mode.const if mode is not None and isinstance(mode.const, str) else ""
-    access = "write" if "w" in letters else "extend" if set(letters) & {"a", "x"} else "read"
-    record_file(state, call, access, call.arguments.node(0, "file"))
+def _unknown(_: InterpreterState, __: LibraryCall) -> Value:
     return UNKNOWN
 
 
@@ -356,7 +352,7 @@ _BUILTINS: dict[str, FunctionModel] = {
     "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
     "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
-    "slice": _slice, "super": _super, "open": _open, "getattr": _getattr, "divmod": _divmod,
+    "slice": _slice, "super": _super, "open": _unknown, "getattr": _getattr, "divmod": _divmod,
     "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
     "copy.deepcopy": same_object, "dataclasses.replace": changed_copy,
 }  # fmt: skip

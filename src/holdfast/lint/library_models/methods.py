@@ -51,12 +51,12 @@ from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, posit
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
+from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
 from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
-from holdfast.lint.library_models.side_effects import record_file
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
 from holdfast.lint.sources.modules import dotted_name, last_name
 
@@ -105,7 +105,9 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     if collective is not None:
         return call_collective(state, call, collective, may_not_wait=_may_be_whole(call, kind))
     if kind.startswith("output:") and call.name == "backward":
-        call.frame.add_effect(Operation("backward", call.location, GroupScope.WORLD, "backward"))
+        if not record_bare_backward(state, call, call.receiver):
+            op = Operation("backward", call.location, GroupScope.WORLD, "backward")
+            call.frame.add_effect(op)
         return UNIFORM
     if call.name in _CONTAINER_METHODS and call.receiver_node is not None:
         return _container_call(state, call)
@@ -153,7 +155,11 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.receiver_node is not None:
         value = combine_values(*values) if values else UNIFORM
         # tests of a list usually ask for emptiness rather than content
-        value = replace(value, content=without_kinds(value.content, {TaintKind.DATA}))
+        value = replace(
+            value,
+            content=without_kinds(value.content, {TaintKind.DATA}),
+            element_length=value.length if call.name == "append" else value.element_length,
+        )
         added = merge_length(values) if call.name in ("update", "extend") else ()
         mutate(
             state,
@@ -246,7 +252,8 @@ def _tests_gradient_norm(node: ast.AST) -> bool:
 
 def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     receiver = call.receiver
-    if call.name in library.SELF_RETURNING.get(call.receiver_class, ()):
+    returns_self = call.name in library.SELF_RETURNING.get(call.receiver_class, ())
+    if returns_self or (call.name in library.MODULE_METHODS and receiver.objects_of(Instance)):
         return receiver
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
@@ -320,7 +327,9 @@ def _unscale(_: InterpreterState, call: LibraryCall) -> Value:
     return UNIFORM
 
 
-def _backward(_: InterpreterState, call: LibraryCall) -> Value:
+def _backward(state: InterpreterState, call: LibraryCall) -> Value:
+    if record_bare_backward(state, call, call.first()):
+        return UNIFORM
     if model_outputs(call.arguments.all_values) or call.receiver_class in (
         "accelerate.Accelerator",
         "lightning.Fabric",
@@ -329,6 +338,11 @@ def _backward(_: InterpreterState, call: LibraryCall) -> Value:
     else:
         call.frame.add_effect(Marker("backward", call.location))
     return UNIFORM
+
+
+def _scale(_: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the loss that a GradScaler scales."""
+    return call.first("outputs") if model_outputs(call.arguments.all_values) else None
 
 
 def _set_epoch(_: InterpreterState, call: LibraryCall) -> Value:
@@ -466,26 +480,20 @@ def _seed(_: InterpreterState, call: LibraryCall) -> Value:
     )
 
 
-def _write(state: InterpreterState, call: LibraryCall) -> Value:
-    record_file(state, call, "write", call.receiver_node)
-    return UNIFORM
-
-
 def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
 
 
-def _read(state: InterpreterState, call: LibraryCall) -> Value:
-    record_file(state, call, "read", call.receiver_node)
+def _read(_: InterpreterState, call: LibraryCall) -> Value:
     return Value(content=call.receiver.content, known=False)
 
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
-    "step": _step, "unscale_": _unscale, "backward": _backward, "set_epoch": _set_epoch,
-    "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
-    "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
-    "bool": _bool, "done": _done, "is_completed": _done,
-    "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
-    "train": train_model, "eval": evaluate_model, "map": _map,
+    "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
+    "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "get": _get, "map": _map,
+    "format": _format, "items": _items, "values": _values, "start": _start, "apply": _apply,
+    "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
+    "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
+    "set": alarms.set_event, "is_set": alarms.is_event_set,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

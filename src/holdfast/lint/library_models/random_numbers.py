@@ -1,4 +1,7 @@
-"""Random numbers: ranks draw different ones if every seed of the generator depends on the rank."""
+"""Random numbers: ranks draw different ones if every seed of the generator depends on the rank.
+
+Python and NumPy seed themselves differently in each process if the program does not.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.values import (
     RANK_KINDS,
+    TaintKind,
     Value,
     merge_content,
     merge_taint,
@@ -45,4 +49,6 @@ def with_random_taint(state: InterpreterState, call: LibraryCall, value: Value) 
     if generator is None or "generator" in call.arguments.named:
         return value
     taint = seed_taint(state.seed_sources(generator))
+    if not taint and generator != "torch" and state.never_seeds:
+        taint = state.taint_source(call.frame, TaintKind.DATA, call.node)
     return replace(value, content=merge_taint(value.content, taint)) if taint else value

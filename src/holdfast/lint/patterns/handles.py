@@ -179,12 +179,15 @@ class HandleAnalysis:
                 or not isinstance(call := node.value, ast.Call)
             ):
                 continue
+            target = node.targets[0] if isinstance(node, ast.Assign) else _appended_to(call)
+            if not isinstance(node, ast.Assign) and target is not None:
+                call = call.args[0]
             name = self._started_collective(scope, call)
             tried += bool(name)
             is_stored = (
                 bool(name)
-                and isinstance(node, ast.Assign)
-                and not self._is_never_read(scope, node.targets[0], modules)
+                and target is not None
+                and not self._is_never_read(scope, target, modules)
             )
             if (
                 name not in ("", "barrier")
@@ -205,17 +208,31 @@ class HandleAnalysis:
         """Return True if nothing reads the variable or attribute with the handle."""
         match target:
             case ast.Name(id=name) if not isinstance(scope.node, ast.Module):
-                return not any(
+                nodes = list(ast.walk(scope.node))
+                calls = [node for node in nodes if isinstance(node, ast.Call)]
+                stored_in = [
+                    (container, {call.args[0], *ast.walk(call.func)})
+                    for call in calls
+                    if (container := _appended_to(call)) is not None
+                    and name in (ast.unparse(call.args[0]), ast.unparse(container))
+                ]
+                stores = {node for _, parts in stored_in for node in parts}
+                is_read = any(
                     isinstance(node, (ast.Global, ast.Nonlocal))
                     or (
                         isinstance(node, ast.Name)
                         and node.id == name
                         and isinstance(node.ctx, ast.Load)
+                        and node not in stores
                     )
-                    for node in ast.walk(scope.node)
+                    for node in nodes
+                )
+                return not is_read and all(
+                    ast.unparse(container) == name or self._is_never_read(scope, container, modules)
+                    for container, _ in stored_in
                 )
             case ast.Attribute(attr=name):
-                read = re.compile(rf"(?:\.{name}\b(?!\s*=(?!=)))|['\"]{name}['\"]")
+                read = re.compile(rf"\.{name}\b(?!\s*=(?!=)|\.append\()|['\"]{name}['\"]")
                 return not any(
                     name in module.text and read.search(module.text) for module in modules
                 )
@@ -257,6 +274,15 @@ class HandleAnalysis:
             ):
                 return buffer
         return None
+
+
+def _appended_to(call: ast.Call) -> ast.expr | None:
+    """Return the list to which a call appends its only argument."""
+    match call:
+        case ast.Call(func=ast.Attribute(value=container, attr="append"), args=[_]):
+            return container
+        case _:
+            return None
 
 
 def _async_handle(

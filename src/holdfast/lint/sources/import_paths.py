@@ -3,7 +3,8 @@
 These are the folder above the top-level package, or that of the script; then the folders above it,
 as a repository's top folder is often in PYTHONPATH, even if only a part of it is linted; and at
 last the folders from a file in a package upwards, as it may be started as a script. Folders need no
-``__init__.py``.
+``__init__.py``. A dotted name that none of these has means the only file whose path ends with it,
+such as one below ``src``.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ class ImportPaths:
     def __init__(self, files: Sequence[Path]) -> None:
         self._positions: dict[str, int] = {}
         self._found: dict[tuple[str, str, str], int | None] = {}
+        self._ends: dict[str, list[str]] = {}
         for at, file in enumerate(files):
             path = file.absolute()
             module = path.parent if path.stem == "__init__" else path.with_suffix("")
             self._positions.setdefault(str(module), at)
+            self._ends.setdefault("/".join(module.parts[-2:]), []).append(str(module))
 
     def find(self, name: str, root: str, folder: str) -> int | None:
         """Return the position of the file of exactly this module; None if there is none."""
@@ -31,10 +34,19 @@ class ImportPaths:
         if key not in self._found:
             tail = name.replace(".", "/")
             places = (f"{place}/{tail}" for place in self._places(name, root, folder))
-            self._found[key] = next(
-                (self._positions[place] for place in places if place in self._positions), None
-            )
+            found = next((place for place in places if place in self._positions), None)
+            if found is None:
+                found = self._only_end(name, tail)
+            self._found[key] = None if found is None else self._positions[found]
         return self._found[key]
+
+    def _only_end(self, name: str, tail: str) -> str | None:
+        """Return the only module whose path ends with a dotted name."""
+        if name.partition(".")[0] in LIBRARIES:
+            return None
+        ends = self._ends.get("/".join(tail.split("/")[-2:]), []) if "/" in tail else []
+        found = {place for place in ends if place.endswith(f"/{tail}")}
+        return found.pop() if len(found) == 1 else None
 
     def _places(self, name: str, root: str, folder: str) -> Iterator[str]:
         yield root

@@ -68,3 +68,21 @@ def test_an_unrequested_or_awaited_handle_is_fine(text):
 def test_ambiguous_methods_are_ignored():
     other = "class Other:\n    def total(self, tensor, blocking=True):\n        self.queue.put(tensor)\n"
     assert analyze(WRAPPERS % LOST[0] + other) == []
+
+
+LISTED = """\
+import torch.distributed as dist
+class Reducer:
+    def __init__(self):
+        self.works = []
+    def start(self, tensor):
+        work = dist.all_reduce(tensor, async_op=True)
+        self.works.append(work)
+    def finish(self):
+        %s
+"""
+
+
+def test_a_handle_in_a_list_that_nobody_reads_is_lost():
+    assert analyze(LISTED % "pass") == [6]
+    assert analyze(LISTED % "[work.wait() for work in self.works]") == []

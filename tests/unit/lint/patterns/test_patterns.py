@@ -97,6 +97,8 @@ class Buckets:
         self.last = dist.all_reduce(x, async_op=True)
     def finish(self):
         self.last.wait()
+        for work in self.pending:
+            work.wait()
 def start(x):
     return dist.all_reduce(x, async_op=True)
 def whole(x):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from holdfast.causes.numerics.replicas_diverge import REPLICAS_DIVERGE
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.rules.rule import Rule, RuleTier
+from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 
 def _message(divergence: Divergence) -> str:
+    if divergence.kind == "bare":
+        return (
+            "the wrapped model is called without its wrapper, so that the gradients of backward "
+            f"at {short_location(divergence.guard)} are not averaged over ranks"
+        )
     return (
         f"`{divergence.text}`: state that must be equal on all ranks is changed by a rank-local "
         "value"
@@ -39,6 +44,6 @@ def train(batches):
         dist.all_reduce(gradient)
         weights -= 0.1 * gradient
 """,
-    kinds=("state", "scaler", "habit-state"),
+    kinds=("state", "scaler", "bare", "habit-state"),
     message=_message,
 )

@@ -8,6 +8,11 @@ from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 
 def _message(divergence: Divergence) -> str:
+    if divergence.kind == "merged":
+        return (
+            f"each rank writes its own {divergence.text} at {short_location(divergence.guard)}, "
+            "and those of other ranks are read here without synchronization in between"
+        )
     return (
         f"{divergence.text} by one rank at {short_location(divergence.guard)} and read here by "
         "all, without synchronization in between"
@@ -51,6 +56,6 @@ def statistics(path: pathlib.Path):
 
 statistics(pathlib.Path("statistics.json"))
 """,
-    kinds=("file",),
+    kinds=("file", "merged"),
     message=_message,
 )

@@ -8,6 +8,11 @@ from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 
 def _message(divergence: Divergence) -> str:
+    if divergence.kind == "early":
+        return (
+            "the rank is asked for before the process group exists, which raises: call it after "
+            "init_process_group, or read RANK"
+        )
     return f"{divergence.text} is set here, after it was read at {short_location(divergence.guard)}"
 
 
@@ -35,6 +40,6 @@ import os
 os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
 dist.init_process_group("nccl")
 """,
-    kinds=("variable",),
+    kinds=("variable", "early"),
     message=_message,
 )

@@ -1,0 +1,72 @@
+"""Find models that are wrapped under another name and then trained without the wrapper."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable
+
+from msgspec.structs import replace
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.values import Value
+from holdfast.lint.abstract_state.abstract_objects import LibraryInstance, model_outputs
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
+
+#: The name of the output of a model without its wrapper.
+BARE_OUTPUT = "output:bare"
+#: The kind of divergence.
+BARE = "bare"
+
+
+def record_wrapped(state: InterpreterState, call: LibraryCall) -> None:
+    """Record the variable or attribute that holds a model which a call wraps."""
+    home = _home(call.frame, call.arguments.node(0, "module"))
+    if home is not None and home not in state.wrapped_models:
+        state.wrapped_models.add(home)
+        state.summaries.record_write("<wrapped>", "")
+
+
+def with_bare_output(
+    state: InterpreterState, frame: Frame, node: ast.Call, called: Value, value: Value
+) -> Value:
+    """Return the result of a call, marked if it is that of a wrapped model without its wrapper."""
+    if not node.args and not node.keywords:
+        return value
+    unwrapped = LibraryInstance("module") in called.objects
+    home = _home(frame, node.func)
+    if home is not None:
+        state.summaries.record_read("<wrapped>", "")
+    is_wrapped = any(
+        isinstance(obj, LibraryInstance) and obj.name.startswith("wrapped:")
+        for obj in called.objects
+    )
+    if is_wrapped or model_outputs((value,)) or not (unwrapped or home in state.wrapped_models):
+        return value
+    output = LibraryInstance(BARE_OUTPUT, Value(const=frame.location(node)))
+    return replace(value, objects=(*value.objects, output))
+
+
+def record_bare_backward(state: InterpreterState, call: LibraryCall, loss: Value) -> bool:
+    """Record a forward pass that no wrapper averages the gradients of; False if there is none."""
+    output = next(iter(model_outputs((loss,))), None)
+    if output is None or output.name != BARE_OUTPUT or output.wrapped is None:
+        return False
+    at = output.wrapped.const
+    state.summaries.current.divergences.setdefault(
+        (BARE, at), Divergence(BARE, at, call.location, "backward", (), by_name=True)
+    )
+    return True
+
+
+def _home(frame: Frame, node: ast.expr | None) -> Hashable:
+    """Return what identifies a local variable, or an attribute of the own class."""
+    match node:
+        case ast.Name(id=name):
+            return frame.tree, name
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            owner = frame.function.owner if frame.function is not None else None
+            return None if owner is None else (owner, name)
+        case _:
+            return None

@@ -1,0 +1,234 @@
+"""Find values passed to the wrong call: another kind of rank, a temporary tensor, a late group."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
+    Branch,
+    Effect,
+    EffectSummary,
+    FunctionCall,
+    LoopEffect,
+    Marker,
+    Operation,
+    Try,
+)
+from holdfast.lint.abstract_domain.values import RANK_KINDS, Taint, TaintKind, Value, taint_kinds
+from holdfast.lint.abstract_state.abstract_objects import LAUNCHER_RANK
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
+
+#: Calls that select the share of one rank of the world: positions of the rank and their number.
+_SHARES = {
+    "torch.utils.data.DistributedSampler": (2, "rank", 1, "num_replicas"),
+    "torch.utils.data.distributed.DistributedSampler": (2, "rank", 1, "num_replicas"),
+    "datasets.distributed.split_dataset_by_node": (1, "rank", 2, "world_size"),
+    "torch.distributed.init_process_group": (4, "rank", 3, "world_size"),
+}
+#: A class of the program that selects a share, and the parameters for the number of shares.
+_SELECTS = re.compile(r"sampler|shard|loader|dataset|split|partition", re.IGNORECASE)
+_COUNTS = frozenset({"num_replicas", "world_size", "num_shards", "total_ranks"})
+_LOCAL_COUNT = re.compile(r"local|node|device_count|gpus?\b|nproc", re.IGNORECASE)
+#: A query of the global rank, and not that of a process that the program itself started.
+_GLOBAL_RANK = re.compile(r"(?:^|\.)get_rank\(\)$|['\"]RANK['\"]|global_rank|process_index$")
+_DEVICE_CALLS = {
+    "torch.device": 1, "torch.cuda.set_device": 0, "torch.accelerator.set_device_index": 0,
+}  # fmt: skip
+_DEVICE_METHODS = frozenset({"cuda", "to"})
+#: Collectives that change their argument in place.
+_IN_PLACE = frozenset({"torch.distributed.all_reduce", "torch.distributed.broadcast"})
+#: Methods that return another tensor.
+_COPYING_METHODS = frozenset({"clone", "float", "double", "half", "mean", "sum"})
+_QUERIES = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
+_CREATES = "torch.distributed.init_process_group"
+#: A function of an unread file that creates the process group, by its name.
+_JOINS_GROUP = re.compile(
+    r"^_?(?:init|setup|initialize|launch|prepare|start)\w*(?:dist|ddp|process_group|parallel|torch)"
+    r"|^(?:dist|ddp|distributed)_(?:init|setup)|^launch|^initialize$|^Trainer$|^Accelerator$"
+)
+_CREATES_GROUP = re.compile(r"init\w*(?:dist|process_group)|dist\w*_init")
+_TESTS_GROUP = re.compile(r"is_initialized|is_available|distributed|world_size|is_dist|ddp")
+
+
+def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a call whose argument has another meaning, and queries of the process group."""
+    if call.name in _QUERIES and not call.arguments.all_values:
+        call.frame.add_effect(Marker("query", call.location))
+    elif call.name != _CREATES and _JOINS_GROUP.search(name := call.name.rpartition(".")[2]):
+        call.frame.add_effect(Marker("joins", call.location, name))
+    message = _lost_result(state, call) or _wrong_share(state, call)
+    if message:
+        _record(state, call, *message)
+    elif call.name in _DEVICE_CALLS or call.name in _DEVICE_METHODS:
+        _record_device(state, call)
+
+
+def _record(state: InterpreterState, call: LibraryCall, kind: str, message: str) -> None:
+    at = call.location
+    divergence = Divergence(
+        kind, at, at, message.partition(":")[0], (), detail=message, by_name=True
+    )
+    state.summaries.current.divergences.setdefault((kind, at), divergence)
+
+
+def record_unordered_share(
+    state: InterpreterState, frame: Frame, node: ast.AST, base: Value, bounds: Taint
+) -> None:
+    """Record a rank's share of a list that other ranks may have in another order."""
+    if not base.order or not taint_kinds(bounds) & RANK_KINDS:
+        return
+    at = frame.location(node)
+    message = (
+        f"each rank takes a share of a list whose order is its own ({base.order[0].text}): shares "
+        "overlap, and some elements are in none; sort it before"
+    )
+    divergence = Divergence(
+        "habit-order", at, at, message.partition(":")[0], (), detail=message, by_name=True
+    )
+    state.summaries.current.divergences.setdefault(("habit-order", at), divergence)
+
+
+def _lost_result(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:
+    """Return the message for a collective that changes a temporary tensor."""
+    node = call.arguments.node(0, "tensor")
+    if call.name not in _IN_PLACE or node is None:
+        return None
+    is_temporary = isinstance(node, ast.BinOp) or (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _COPYING_METHODS
+    )
+    if not is_temporary:
+        return None
+    text = state.unparse(node)
+    name = call.name.rpartition(".")[2]
+    return "habit-result", (
+        f"{name} changes the temporary `{text}`: its result is lost, and the rank goes on with its "
+        "own value"
+    )
+
+
+def _wrong_share(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:
+    """Return the message for the local rank in place of the global one."""
+    share = _SHARES.get(call.name)
+    return None if share is None else _local_share(state, call, *share)
+
+
+def record_own_share(state: InterpreterState, call: LibraryCall, parameters: Sequence[str]) -> None:
+    """Record the local rank passed to a class of the program that selects a rank's share."""
+    counts = [name for name in parameters if name in _COUNTS]
+    if "rank" in parameters and counts and _SELECTS.search(call.name):
+        share = (parameters.index("rank"), "rank", parameters.index(counts[0]), counts[0])
+        message = _local_share(state, call, *share)
+        if message is not None:
+            _record(state, call, *message)
+
+
+def _local_share(
+    state: InterpreterState, call: LibraryCall, at: int, name: str, count_at: int, count_name: str
+) -> tuple[str, str] | None:
+    rank, count = call.arguments.get(at, name), call.arguments.node(count_at, count_name)
+    if (
+        rank is None
+        or taint_kinds(rank.content) != {TaintKind.LOCAL_RANK}
+        or (count is not None and _LOCAL_COUNT.search(state.unparse(count)))
+    ):
+        return None
+    node = call.arguments.node(at, name)
+    text = state.unparse(node) if node is not None else name
+    return "habit-local-rank", (
+        f"`{text}` is the local rank ({rank.content[0].text}): on several hosts ranks share a "
+        f"number; pass the global rank to {call.name.rpartition('.')[2]}"
+    )
+
+
+def _record_device(state: InterpreterState, call: LibraryCall) -> None:
+    """Record the global rank as the index of a GPU."""
+    arguments = call.arguments
+    at = _DEVICE_CALLS.get(call.name, 0)
+    node, value = arguments.node(at, "index"), arguments.get(at, "index")
+    if node is None and call.name == "torch.device":
+        node, value = arguments.node(0, "type"), arguments.get(0, "type")
+    if isinstance(node, ast.JoinedStr) and len(node.values) > 1:
+        before, hole = node.values[-2:]
+        is_index = isinstance(before, ast.Constant) and str(before.value).endswith(":")
+        inner = hole.value if is_index and isinstance(hole, ast.FormattedValue) else None
+        if isinstance(inner, (ast.Name, ast.Attribute)):
+            with call.frame.collect_effects():
+                node, value = inner, state.evaluate(call.frame, inner)
+    if node is None or value is None or not _is_global_rank(value):
+        return
+    message = (
+        f"the global rank `{state.unparse(node)}` is used as the index of a GPU: on the second "
+        "host there is no such GPU; use LOCAL_RANK"
+    )
+    _record(state, call, "habit-device", message)
+
+
+def _is_global_rank(value: Value) -> bool:
+    return (
+        LAUNCHER_RANK in value.objects
+        and TaintKind.RANK in taint_kinds(value.content)
+        and any(_GLOBAL_RANK.search(source.text) for source in value.content)
+    )
+
+
+def find_early_queries(body: EffectSummary) -> list[Divergence]:
+    """Return the queries of the process group before a program creates it."""
+    if "query" not in body.tags:
+        return []
+    walker = _QueryWalker()
+    walker.walk(body.path)
+    return walker.divergences if walker.created is not None else []
+
+
+class _QueryWalker:
+    """Walks a program up to the creation of the process group."""
+
+    def __init__(self) -> None:
+        self.divergences: list[Divergence] = []
+        self.created: SourceLine | None = None
+        self._joined = False
+
+    def walk(self, path: Sequence[Effect]) -> None:
+        """Walk a path and the calls in it."""
+        for effect in path:
+            if self._joined:
+                return
+            match effect:
+                case Marker(name="query", location=location):
+                    self.divergences.append(Divergence("early", location, location, "", ()))
+                case Operation() | Marker(name="init" | "joins" | "parallel"):
+                    self._join(effect)
+                case FunctionCall(callee=callee):
+                    if callee.tags & {"query", "init", "joins", "parallel"} or callee.sequence:
+                        self.walk(callee.path)
+                case Branch():
+                    self._branch(effect)
+                case LoopEffect(body=body) | Try(body=body):
+                    self.walk(body)
+                case _:
+                    pass
+
+    def _join(self, effect: Operation | Marker) -> None:
+        self._joined = True
+        if isinstance(effect, Marker) and (
+            effect.name == "init" or _CREATES_GROUP.search(effect.detail)
+        ):
+            self.created = effect.location
+
+    def _branch(self, branch: Branch) -> None:
+        if _TESTS_GROUP.search(branch.text):
+            found = len(self.divergences)
+            self.walk(branch.yes)
+            self.walk(branch.no)
+            del self.divergences[found:]
+            return
+        for side in (branch.yes, branch.no):
+            self.walk(side)
