@@ -53,6 +53,7 @@ class Frame:
     entered_facts: facts in the block of the context manager that was called last
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
     element_names: names of variables that hold an element of what a loop iterates over
+    used_names: names that may be those of facts or in ``lazily_created``, and that were used here
     """
 
     function: Function | None
@@ -81,6 +82,7 @@ class Frame:
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
     element_names: set[str] = field(default_factory=set)
+    used_names: set[str] = field(default_factory=set)
 
     @property
     def file(self) -> str:
@@ -111,6 +113,7 @@ class Frame:
 
         Conditions of callers further up are ignored, as are those of lazily created names.
         """
+        self.used_names.add(name)
         if name in self.lazily_created:
             return ()
         return merge_taint(self.own_control, self.caller_own_control)

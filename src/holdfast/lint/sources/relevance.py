@@ -8,12 +8,20 @@ receiver is one of the few of that name, or ignored.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from holdfast.lint import library
-from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable, canonical_name
+from holdfast.lint.sources.modules import (
+    Class,
+    Definition,
+    Function,
+    Module,
+    SymbolTable,
+    canonical_name,
+)
 
 #: Programs with at most this many functions are analyzed completely.
 _SMALL_PROGRAM = 1000
@@ -94,9 +102,25 @@ class Relevance:
 
 
 def _function_text(function: Function) -> str:
-    """Return the source lines of a function with its decorators."""
-    first = min([function.node.lineno, *(decorator.lineno for decorator in function.decorators)])
-    return "\n".join(function.module.lines[first - 1 : function.node.end_lineno])
+    """Return the source lines of a function with its decorators, without docstring and comments."""
+    node = function.node
+    first = min([node.lineno, *(decorator.lineno for decorator in function.decorators)])
+    lines = function.module.lines[first - 1 : node.end_lineno]
+    start, end = _docstring_lines(node)
+    if end:
+        del lines[start - first : end - first + 1]
+    return "\n".join([line for line in lines if not line.lstrip().startswith("#")])
+
+
+def _docstring_lines(node: Definition) -> tuple[int, int]:
+    """Return the first and last line of a docstring; 0 if there is none on lines of its own."""
+    if isinstance(node, ast.Lambda) or len(node.body) < 2:
+        return 0, 0
+    match node.body[0]:
+        case ast.Expr(value=ast.Constant(value=str()), lineno=start, end_lineno=int(end)):
+            return (start, end) if node.lineno < start and end < node.body[1].lineno else (0, 0)
+        case _:
+            return 0, 0
 
 
 class _CallerGraph:

@@ -47,6 +47,8 @@ def share(value):
     return value
 
 def unrelated():
+    '''Unlike direct(), this needs no barrier and no environ.'''
+    # nor comms.share
     share(2)
 """
 
