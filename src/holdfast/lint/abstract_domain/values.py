@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -139,9 +139,13 @@ class SitedObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeapFacts(msgspec.Struct, frozen=True, eq=False):
-    """What is known of attributes and module variables at one point: (owner, name) → value."""
+    """What is known of attributes and module variables at one point: (owner, name) → value.
+
+    ``signature`` identifies them in a context, once it is known.
+    """
 
     facts: dict[tuple[Any, str], Value]
+    signature: Hashable = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HeapFacts) and other.facts == self.facts
@@ -221,51 +225,41 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     candidates = list(values)
     if len(candidates) == 1 and not selector:
         return candidates[0]
-    selector = persistent_taint(selector)
     if not candidates:
-        return Value(content=selector)
-    if all(value.agreed for value in candidates):
-        selector = ()  # the root and the other ranks have the same after a broadcast
+        return Value(content=persistent_taint(selector))
     first = candidates[0]
+    others = [value for value in candidates if value is not first]
+    agreed = first.agreed and all(value.agreed for value in others)
+    # after a broadcast, the root and the other ranks have the same
+    selector = () if agreed else persistent_taint(selector)
     # all sides have the same object: ``tqdm(loader) if main else loader``
-    one_object = (
-        len(candidates) > 1
-        and first is not UNKNOWN
-        and first is not UNIFORM
-        and all(value is first for value in candidates)
-    )
-    if one_object or (
-        not selector and all(value is first or value == first for value in candidates)
+    if not others and len(candidates) > 1 and first is not UNKNOWN and first is not UNIFORM:
+        return first
+    has_constant = first.const is not NO_CONSTANT
+    if (not selector and all(value == first for value in others)) or (
+        has_constant and all(_same_constant(value.const, first.const) for value in others)
     ):
         return first
     if first.objects and isinstance(first.objects[0], HeapFacts):
         return _join_facts(candidates, selector)
-    same_const = all(
-        value.const is not NO_CONSTANT and _same_constant(value.const, first.const)
-        for value in candidates
-    )
-    if same_const:
-        return first
-    items = _join_items(candidates, selector)
-    objects = _join_objects(candidates, selector)
-    sized = any(
-        value.items is not None or value.length or value.element_length for value in candidates
-    )
+    items = _join_items(candidates, selector) if first.items is not None else None
+    lengths = [value.length for value in candidates]
+    element_length = merge_taint(*[value.element_length for value in candidates])
+    if selector and items is None:
+        has_items = any(value.items is not None for value in candidates)
+        lengths.append(selector if has_items or element_length or any(lengths) else ())
+    homes = [home for value in candidates for home in value.stored_in]
     return Value(
-        content=merge_taint(*(value.content for value in candidates), selector),
-        length=merge_taint(
-            *(value.length for value in candidates), selector if sized and items is None else ()
-        ),
+        content=merge_taint(*[value.content for value in candidates], selector),
+        length=merge_taint(*lengths),
         order=_join_orders(candidates),
-        element_length=merge_taint(*(value.element_length for value in candidates)),
+        element_length=element_length,
         absent=_join_absences(candidates, selector),
         known=all(value.known for value in candidates),
-        objects=objects[:MAX_OBJECTS],
+        objects=_join_objects(candidates, selector)[:MAX_OBJECTS],
         items=items,
-        agreed=not selector and all(value.agreed for value in candidates),
-        stored_in=tuple(dict.fromkeys(home for value in candidates for home in value.stored_in))[
-            :MAX_OBJECTS
-        ],
+        agreed=agreed and not selector,
+        stored_in=tuple(dict.fromkeys(homes))[:MAX_OBJECTS],
         ragged=_join_ragged(candidates, selector),
     )
 
@@ -282,12 +276,12 @@ def _join_items(candidates: Sequence[Value], selector: Taint) -> tuple[Value, ..
 def _join_ragged(candidates: Sequence[Value], selector: Taint) -> int:
     if selector and is_rank_only(selector):
         return CLAMPED  # the last rank has the rest
-    return max(value.ragged for value in candidates)
+    return max([value.ragged for value in candidates])
 
 
 def _join_orders(candidates: Sequence[Value]) -> Taint:
     """Return the taint of the order: weak where a value with a certain order is possible too."""
-    merged = merge_taint(*(value.order for value in candidates))
+    merged = merge_taint(*[value.order for value in candidates])
     return (
         merged
         if not merged or all(value.order or value.items == () for value in candidates)
@@ -297,7 +291,7 @@ def _join_orders(candidates: Sequence[Value]) -> Taint:
 
 def _join_absences(candidates: Sequence[Value], selector: Taint) -> Taint:
     """Return the taint of being None: weak where another object is not absent on any rank."""
-    merged = merge_taint(*(value.absent for value in candidates))
+    merged = merge_taint(*[value.absent for value in candidates])
     if merged and any(
         value.objects and not value.absent and NONE_OBJECT not in value.objects
         for value in candidates
@@ -313,14 +307,14 @@ def _weak(sources: Taint) -> Taint:
 def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ...]:
     """Return the objects of all values, without those of single sites if there are many."""
     objects = _join_dicts(
-        tuple(dict.fromkeys(obj for value in candidates for obj in value.objects)), selector
+        tuple(dict.fromkeys([obj for value in candidates for obj in value.objects])), selector
     )
     if len(objects) > MAX_OBJECTS:
         objects = _without_sites(objects)
     if (
         objects
-        and UNKNOWN_OBJECT not in objects
         and not all(value.objects or value.const is None for value in candidates)
+        and UNKNOWN_OBJECT not in objects
     ):
         objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
     return objects

@@ -54,6 +54,7 @@ class Frame:
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
     element_names: names of variables that hold an element of what a loop iterates over
     in_tried_loop: it was called in a ``try`` block in a loop, so that its failure may be survived
+    used_names: names that may be those of facts or in ``lazily_created``, and that were used here
     """
 
     function: Function | None
@@ -83,6 +84,7 @@ class Frame:
     rebound: set[str] = field(default_factory=set)
     element_names: set[str] = field(default_factory=set)
     in_tried_loop: bool = False
+    used_names: set[str] = field(default_factory=set)
 
     @property
     def may_survive(self) -> bool:
@@ -118,6 +120,7 @@ class Frame:
 
         Conditions of callers further up are ignored, as are those of lazily created names.
         """
+        self.used_names.add(name)
         if name in self.lazily_created:
             return ()
         return merge_taint(self.own_control, self.caller_own_control)

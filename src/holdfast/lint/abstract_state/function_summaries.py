@@ -1,28 +1,61 @@
 """Summaries of functions by context, kept over rounds and dropped when an input changes.
 
 A run depends on its arguments (part of the context), the attributes and variables it read, and the
-runs of the functions it called.
+runs of the functions it called. Of the facts that hold at a call and of the names that are created
+there, it depends on those only whose names it used: a call in which these are the same uses the
+summary of the run.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import EffectPath, EffectSummary
+from holdfast.lint.abstract_domain.values import Value
 from holdfast.lint.abstract_state.frames import FunctionSummary
+from holdfast.lint.abstract_state.heap import apply_change
 from holdfast.lint.sources.modules import Class, Function
 
 #: Pseudo-attribute: whether a class's instances are sharded.
 SHARDED = "<sharded>"
 #: Pseudo-attribute: the entries of a container class, by key.
 ITEMS = "<items>"
+#: The name for whether any name is created at a call.
+ANY_CREATED = "<created>"
 #: The owner of an attribute or variable, and its name.
 AttributeKey = tuple[object, str]
+
+
+class Context(msgspec.Struct, frozen=True, eq=False):
+    """What distinguishes the runs of a function: the ``key``, and what few functions depend on.
+
+    These are the ``facts`` that hold at the call, and the names ``created`` there because they are
+    missing. ``whole_key`` identifies them, too.
+    """
+
+    key: Hashable
+    whole_key: Hashable
+    facts: Value
+    created: frozenset[str]
+
+    def differing_names(self, other: Context) -> Iterator[str]:
+        """Yield the names of facts and of created names that are not the same."""
+        yield from self.created ^ other.created
+        if bool(self.created) != bool(other.created):
+            yield ANY_CREATED
+        old, new = self.facts.objects[0].facts, other.facts.objects[0].facts
+        if old is not new:
+            for key in {**old, **new}:
+                if old.get(key) != new.get(key):
+                    yield key[1]
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +64,8 @@ class FunctionRun:
 
     ``round`` is the last round in which it ran or its ``summary`` was used; ``key`` its context,
     and ``again`` runs the function in that context. ``stale``: it read what has changed.
+    ``used_names``: the names of facts and created names that it read or wrote, of the first
+    ``known_names`` that there are.
     """
 
     function: Function | None
@@ -38,6 +73,9 @@ class FunctionRun:
     key: Hashable = None
     again: Callable[[], object] | None = None
     stale: bool = False
+    context: Context | None = None
+    known_names: int = 0
+    used_names: set[str] = field(default_factory=set)
     summary: FunctionSummary | None = None
     callees: dict[FunctionRun, None] = field(default_factory=dict)
     divergences: dict[tuple[str, SourceLine], Divergence] = field(default_factory=dict)
@@ -45,10 +83,15 @@ class FunctionRun:
 
 
 class SummaryCache:
-    """The runs so far, and the ``current`` one."""
+    """The runs so far, and the ``current`` one.
 
-    def __init__(self) -> None:
+    ``names`` are those that may be created because they are missing; others are added when seen.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
         self._runs: dict[Hashable, FunctionRun] = {}
+        self._alike: dict[Hashable, dict[Hashable, FunctionRun]] = defaultdict(dict)
+        self._names: dict[str, int] = dict.fromkeys((ANY_CREATED, *names), 0)
         self._readers: dict[AttributeKey, set[FunctionRun]] = defaultdict(set)
         self._stale: set[FunctionRun] = set()
         self._outdated: set[FunctionRun] = set()
@@ -67,14 +110,46 @@ class SummaryCache:
             for run in (*self._stale, *self._outdated)
         )
 
-    def lookup(self, key: Hashable) -> FunctionSummary | None:
+    def lookup(self, context: Context) -> FunctionSummary | None:
         """Return the summary for a context; None if there is none."""
+        for name in context.created:
+            self._add_name(name)
+        key = context.whole_key
         run = self._runs.get(key) or self._confirmed(key)
-        if run is None:
-            return None
+        if run is not None:
+            self._call(run)
+            return run.summary
+        for run in list(self._alike.get(context.key, {}).values()):
+            if run.context is not None and self._is_same_for(run, context, run.context):
+                found = self._runs.get(run.key) or self._confirmed(run.key)
+                if found is not None and found.summary is not None:
+                    self._call(found)
+                    return _rebase(found.summary, run.context.facts, context.facts)
+        return None
+
+    def _call(self, run: FunctionRun) -> None:
+        """Record that the current run calls another."""
         self.current.callees[run] = None
+        self.current.used_names |= run.used_names
         self._use(run)
-        return run.summary
+
+    def _is_same_for(self, run: FunctionRun, context: Context, own: Context) -> bool:
+        """Return True if the run used nothing that is different in another context."""
+        return all(
+            name not in run.used_names and self._names.get(name, 0) < run.known_names
+            for name in own.differing_names(context)
+        )
+
+    def _add_name(self, name: str) -> None:
+        """Record that a fact or created name of this name exists."""
+        if name not in self._names:
+            self._names[name] = len(self._names)
+
+    def record_fact(self, name: str, *, known: bool) -> None:
+        """Record that the current run sets a fact about a name, or drops it."""
+        if known:
+            self._add_name(name)
+        self.current.used_names.add(name)
 
     def _use(self, run: FunctionRun) -> None:
         """Mark a run and all its callees as used in this round."""
@@ -89,21 +164,25 @@ class SummaryCache:
 
     @contextmanager
     def run(
-        self, key: Hashable, function: Function, again: Callable[[], object] | None
+        self, context: Context, function: Function, again: Callable[[], object] | None
     ) -> Iterator[FunctionRun]:
         """Run a function in a context; set ``summary`` inside.
 
         It stays the same object if it is equal to that of the round before.
         """
+        key = context.whole_key
         caller, run = self.current, FunctionRun(function, self._round, key, again)
+        run.context, run.known_names = context, len(self._names)
         function.run_count += 1
         self.current = run
         try:
             yield run
         finally:
             self.current = caller
+        run.used_names.intersection_update(self._names)
         caller.callees[run] = None
-        self._runs[key] = run
+        caller.used_names |= run.used_names
+        self._runs[key] = self._alike[context.key][key] = run
         old = self._affected.pop(key, None) or self._old.get(key)
         if old is not None and _are_equal(old.summary, run.summary):
             run.summary = old.summary
@@ -111,6 +190,7 @@ class SummaryCache:
     def record_read(self, owner: object, name: str) -> None:
         """Record that the current run read an attribute or variable."""
         self._readers[owner, name].add(self.current)
+        self.current.used_names.add(name)
 
     def record_write(self, owner: object, name: str) -> None:
         """Record a change of an attribute or variable."""
@@ -152,6 +232,7 @@ class SummaryCache:
         if found is not called:
             del run.callees[called]
             run.callees[found] = None
+            run.used_names |= found.used_names
         return False
 
     def start_round(self) -> None:
@@ -168,9 +249,12 @@ class SummaryCache:
         affected = self._with_callers(self._stale, callers)
         runs, self._runs = self._runs, {}
         self._affected, self._old = {}, {}
+        self._alike.clear()
         for key, run in runs.items():
             if run in outdated:
                 continue
+            if run.context is not None:
+                self._alike[run.context.key][key] = run
             (self._affected if run in affected else self._runs)[key] = run
             run.stale = run in self._stale
         dropped = outdated | self._stale
@@ -198,6 +282,18 @@ class SummaryCache:
         """Yield the runs used in this round."""
         yield from (run for run in self._runs.values() if run.round == self._round)
         yield self.current
+
+
+def _rebase(summary: FunctionSummary, old: Value, new: Value) -> FunctionSummary:
+    """Return a summary for other facts at the call, none of which the function uses."""
+    if old is new:
+        return summary
+    entered = summary.entered
+    return replace(
+        summary,
+        facts=apply_change(new, old, summary.facts),
+        entered=apply_change(new, old, entered) if entered is not None else None,
+    )
 
 
 def _are_equal(one: FunctionSummary | None, other: FunctionSummary | None) -> bool:

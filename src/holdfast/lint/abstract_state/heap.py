@@ -38,6 +38,7 @@ _MAX_SITES = 16
 _MAX_COUNT = 2
 FactKey = tuple[Any, str]
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 _TEST = re.compile(r"\b(?:if|elif|while|and|or|not|is)\b")
 _STEP = re.compile(r"(\w+) ([+-])= 1\b")
 
@@ -45,7 +46,7 @@ _STEP = re.compile(r"(\w+) ([+-])= 1\b")
 class Heap:
     """The attributes of objects by site, and the names that facts are kept about.
 
-    tested: names that a test of the program reads
+    tested: names and dotted names that a test of the program reads
     counters: names that the program both increments and decrements by constants
     """
 
@@ -169,11 +170,11 @@ def _initialized_names(cls: Class) -> Iterator[str]:
 
 
 def _tested_names(modules: Iterable[Module]) -> frozenset[str]:
-    """Return the words in lines that test something."""
+    """Return the names and dotted names in lines that test something."""
     lines = "\n".join(
         line for module in modules for line in module.lines if _TEST.search(line) is not None
     )
-    return frozenset(_WORD.findall(lines)) | {"training"}
+    return frozenset(_WORD.findall(lines)) | frozenset(_DOTTED.findall(lines)) | {"training"}
 
 
 def _counters(modules: Iterable[Module]) -> frozenset[str]:

@@ -37,7 +37,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SummaryCache
-from holdfast.lint.abstract_state.heap import Heap
+from holdfast.lint.abstract_state.heap import FactKey, Heap, set_fact
 from holdfast.lint.sources.modules import (
     Class,
     Definition,
@@ -96,7 +96,7 @@ class InterpreterState:
         self.events: dict[str, Taint] = {}
         self.heap = Heap(modules)
         self.first_uses: set[tuple[str, str]] = set()
-        self.summaries = SummaryCache()
+        self.summaries = SummaryCache(name for name in self.heap.tested if "." in name)
         self.in_tests = False
         self.alarm_exception = ""
         self.group_timeouts: set[str] = set()
@@ -246,26 +246,32 @@ class InterpreterState:
         cls = owner.cls if isinstance(owner, Instance) else owner
         if self.in_tests and not cls.module.is_test:
             return
-        keep = persistent_taint if self.is_small else weak_taint
-        value = replace(
-            value,
-            content=keep(value.content),
-            length=keep(value.length),
-            absent=keep(value.absent),
-        )
+        if value.content or value.length or value.absent:
+            keep = persistent_taint if self.is_small else weak_taint
+            value = replace(
+                value,
+                content=keep(value.content),
+                length=keep(value.length),
+                absent=keep(value.absent),
+            )
         if not value.absent and value.const is not None and NONE_OBJECT not in value.objects:
             cls.always_set.add(name)
         old = cls.attributes.get(name)
         value = value if old is None else reuse_methods(old, value)
         if name in cls.always_set:
-            value = replace(value, absent=())
-            old = replace(old, absent=()) if old is not None else None
+            value = replace(value, absent=()) if value.absent else value
+            old = replace(old, absent=()) if old is not None and old.absent else old
         new = value if old is None else _join_containers(old, value)
         changed = isinstance(owner, Instance) and self.heap.write(owner, name, value)
         if new != old:
             cls.attributes[name] = new
         if changed or new != old:
             self.summaries.record_write(cls, name)
+
+    def set_fact(self, frame: Frame, key: FactKey, value: Value | None) -> None:
+        """Set what is known of an attribute or module variable from here on; None: nothing."""
+        self.summaries.record_fact(key[1], known=value is not None)
+        set_fact(frame.scope.names, key, value)
 
     def write_variable(self, module: Module, name: str, value: Value) -> None:
         """Join a value into a variable of a module."""

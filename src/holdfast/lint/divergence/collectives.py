@@ -29,6 +29,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.function_summaries import ANY_CREATED
 from holdfast.lint.abstract_state.mutations import store_mutation
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
@@ -96,6 +97,8 @@ def enter_collective(
 def _exists_already(state: InterpreterState, call: LibraryCall, collective: CollectiveCall) -> bool:
     """Return True for a group made on first use, if all ranks get here, at this time or another."""
     frame, key = call.frame, ("<first use>", f"{call.frame.file}:{call.node.lineno}")
+    if collective.kind == "creation":
+        frame.used_names.add(ANY_CREATED)
     if collective.kind != "creation" or not frame.lazily_created:
         return False
     if not frame.control and key not in state.first_uses:

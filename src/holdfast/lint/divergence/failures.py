@@ -79,14 +79,15 @@ def record_failure(call: LibraryCall) -> None:
     length differs, or parses one element of the data in a ``try`` block.
     """
     frame, name = call.frame, call.name
+    accesses = name in _ACCESSES or (name in _ACCESS_METHODS and call.receiver_node is not None)
+    if not accesses and not frame.try_depth and not frame.in_tried_loop:
+        return
     values = call.arguments.all_values
     errors = ""
-    if name in _ACCESSES or (name in _ACCESS_METHODS and call.receiver_node is not None):
+    if accesses:
         by_rank = [frame.control, *(value.content for value in (call.receiver, *values))]
         if any(taint and is_rank_only(taint) for taint in by_rank):
             errors = _ACCESS_ERRORS
-    elif not frame.try_depth and not frame.in_tried_loop:
-        return
     elif name in _END_ERRORS and len(values) < 2:
         over = call.first() if name == "next" else call.receiver
         errors = _END_ERRORS[name] if over.length else ""

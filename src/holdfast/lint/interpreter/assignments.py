@@ -32,7 +32,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
-from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key, set_fact
+from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Function, dotted_name
@@ -55,11 +55,11 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
                     frame.scope.module, name, taint_value(value, frame.write_control(name))
                 )
                 fact = state.heap.as_fact(name, value)
-                set_fact(frame.scope.names, (frame.scope.module, name), fact)
+                state.set_fact(frame, (frame.scope.module, name), fact)
             else:
                 frame.scope.names[name] = value
                 if frame.function is None:
-                    set_fact(frame.scope.names, (frame.scope.module, name), None)
+                    state.set_fact(frame, (frame.scope.module, name), None)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             items = (
                 value.items
@@ -169,15 +169,15 @@ def _set_attribute_fact(
         control = frame.write_control(dotted_name(target))
         state.write_variable(module.module, target.attr, taint_value(value, control))
         fact = state.heap.as_fact(target.attr, value)
-        set_fact(frame.scope.names, (module.module, target.attr), fact)
+        state.set_fact(frame, (module.module, target.attr), fact)
     key = fact_key(owner, target.attr)
     if key is not None:
         initializes = frame.function is not None and frame.function.name == "__init__"
         fact = None if initializes else state.heap.as_fact(target.attr, value)
-        set_fact(frame.scope.names, key, fact)
+        state.set_fact(frame, key, fact)
     else:
         for obj in owner.objects_of(Instance):
-            set_fact(frame.scope.names, (obj, target.attr), None)
+            state.set_fact(frame, (obj, target.attr), None)
 
 
 def count_up(
@@ -195,7 +195,7 @@ def count_up(
     if count is None or key is None or name not in state.heap.counters:
         return False
     frame.scope.names.pop(dotted_name(node.target), None)
-    set_fact(frame.scope.names, key, count)
+    state.set_fact(frame, key, count)
     return True
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
+
+from msgspec.structs import force_setattr
 
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
+    NO_FACTS,
+    UNIFORM,
+    UNKNOWN,
     DictEntries,
     HeapFacts,
     Value,
@@ -23,6 +28,10 @@ from holdfast.lint.abstract_state.abstract_objects import (
 
 def value_signature(value: Value) -> tuple[Any, ...]:
     """Return all of a value that can change what a function does with it."""
+    return _FREQUENT.get(id(value)) or _signature(value)
+
+
+def _signature(value: Value) -> tuple[Any, ...]:
     const = value.const if isinstance(value.const, (bool, int, str, type(None))) else NO_CONSTANT
     return (
         taint_kinds(value.content),
@@ -58,7 +67,7 @@ def _object_signature(obj: Any) -> Hashable:
                 bool(guard),
             )
         case DictEntries() | HeapFacts() | TupleElements():
-            return frozenset((name, value_signature(value)) for name, value in _parts(obj))
+            return _parts_signature(obj)
         case LibraryInstance(name=name, wrapped=wrapped):
             return (name, value_signature(wrapped) if wrapped is not None else None)
         case LibraryMethod(owner=owner, name=name):
@@ -67,11 +76,19 @@ def _object_signature(obj: Any) -> Hashable:
             return obj  # type: ignore[no-any-return]
 
 
-def _parts(obj: DictEntries | HeapFacts | TupleElements) -> Iterable[tuple[Hashable, Value]]:
+def _parts_signature(obj: DictEntries | HeapFacts | TupleElements) -> Hashable:
+    """Return the signature of named parts; that of facts is kept, as many calls pass the same."""
     match obj:
-        case DictEntries(entries=named):
-            return named.items()
+        case DictEntries(entries=entries):
+            return frozenset([(name, value_signature(value)) for name, value in entries.items()])
         case HeapFacts(facts=facts):
-            return facts.items()
+            if obj.signature is None:
+                named = frozenset([(key, value_signature(value)) for key, value in facts.items()])
+                force_setattr(obj, "signature", named)
+            return obj.signature
         case TupleElements(items=items):
-            return enumerate(items)
+            return frozenset([(at, value_signature(value)) for at, value in enumerate(items)])
+
+
+#: The signatures of values that are passed most often.
+_FREQUENT = {id(value): _signature(value) for value in (UNKNOWN, UNIFORM, NO_FACTS)}

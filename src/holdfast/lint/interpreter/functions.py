@@ -31,6 +31,7 @@ from holdfast.lint.abstract_domain.values import (
     Value,
     as_selection,
     combine_values,
+    constant_value,
     join_values,
     merge_taint,
     persistent_taint,
@@ -47,6 +48,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
 from holdfast.lint.abstract_state.frames import Frame, FunctionSummary, module_frame
+from holdfast.lint.abstract_state.function_summaries import Context
 from holdfast.lint.abstract_state.heap import return_facts
 from holdfast.lint.abstract_state.mutations import store_mutation
 from holdfast.lint.abstract_state.path_names import passed_paths
@@ -160,11 +162,10 @@ class FunctionRunner:
         names: dict[str, Value] = {}
         parameters = function.parameters
         first_default = len(parameters) - len(signature.defaults)
-        scope = module_frame(function.module)
         for at, name in enumerate(parameters):
             value = arguments.get(at, name)
             if value is None and at >= first_default:
-                value = self.state.evaluate(scope, signature.defaults[at - first_default])
+                value = self._default_value(function, signature.defaults[at - first_default])
                 if arguments.starred is not None:
                     content = merge_taint(value.content, arguments.starred.content)
                     value = Value(content=content, absent=arguments.starred.length, known=False)
@@ -174,7 +175,7 @@ class FunctionRunner:
         for parameter, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True):
             value = arguments.named.get(parameter.arg)
             if value is None:
-                value = self.state.evaluate(scope, default) if default is not None else UNKNOWN
+                value = self._default_value(function, default) if default is not None else UNKNOWN
             names[parameter.arg] = value
         if signature.vararg is not None:
             extra = arguments.positional[len(parameters) :]
@@ -189,6 +190,11 @@ class FunctionRunner:
             names[signature.kwarg.arg] = Value(content, objects=(DictEntries(unbound),))
         return names
 
+    def _default_value(self, function: Function, default: ast.expr) -> Value:
+        if isinstance(default, ast.Constant):
+            return constant_value(default.value)
+        return self.state.evaluate(module_frame(function.module), default)
+
     def summarize(
         self,
         function: Function,
@@ -197,41 +203,58 @@ class FunctionRunner:
         caller: Frame,
     ) -> FunctionSummary:
         """Return the summary of a function for these arguments, cached by context."""
-        context: tuple[Hashable, ...] = (
+        facts = names.get(HEAP, NO_FACTS)
+        signatures = tuple(
+            [value_signature(value) for name, value in names.items() if name != HEAP]
+        )
+        context = self._context(function, signatures, outer, caller, facts)
+        cached = self.state.summaries.lookup(context)
+        if cached is not None:
+            return cached
+        depth = self._active_calls.get(function, 0)
+        if depth >= _MAX_RECURSION or self._depth >= _MAX_DEPTH:
+            return FunctionSummary(UNKNOWN, EMPTY_SUMMARY, {}, facts)
+        if function.run_count > (
+            _MAX_DISPATCH_CONTEXTS if self._dispatches(function) else _MAX_CONTEXTS
+        ):
+            # too many contexts: constants are no longer distinguished
+            names = {name: _widen(value) for name, value in names.items()}
+            names[HEAP] = facts = self.state.heap.counts(facts)
+            signatures = tuple(
+                (taint_kinds(value.content), value.const)
+                for name, value in names.items()
+                if name != HEAP
+            )
+            context = self._context(function, signatures, outer, caller, facts)
+            cached = self.state.summaries.lookup(context)
+            if cached is not None:
+                return cached
+        return self._run_in_context(context, function, names, outer, caller)
+
+    def _context(
+        self,
+        function: Function,
+        signatures: tuple[Hashable, ...],
+        outer: VariableScope | None,
+        caller: Frame,
+        facts: Value,
+    ) -> Context:
+        """Return the context of a call."""
+        created = frozenset(caller.lazily_created)
+        key = (
             id(function.node),
             outer,
             taint_kinds(caller.control),
             taint_kinds(caller.own_control),
             caller.join_depth > 0,
             caller.may_survive,
-            caller.lazily_created,
+            signatures,
         )
-        key: Hashable = (*context, tuple(value_signature(value) for value in names.values()))
-        cached = self.state.summaries.lookup(key)
-        if cached is not None:
-            return cached
-        depth = self._active_calls.get(function, 0)
-        if depth >= _MAX_RECURSION or self._depth >= _MAX_DEPTH:
-            return FunctionSummary(UNKNOWN, EMPTY_SUMMARY, {}, names.get(HEAP, NO_FACTS))
-        if function.run_count > (
-            _MAX_DISPATCH_CONTEXTS if self._dispatches(function) else _MAX_CONTEXTS
-        ):
-            # too many contexts: constants are no longer distinguished
-            names = {name: _widen(value) for name, value in names.items()}
-            names[HEAP] = self.state.heap.counts(names.get(HEAP, NO_FACTS))
-            key = (
-                *context,
-                tuple((taint_kinds(value.content), value.const) for value in names.values()),
-                value_signature(names.get(HEAP, NO_FACTS)),
-            )
-            cached = self.state.summaries.lookup(key)
-            if cached is not None:
-                return cached
-        return self._run_in_context(key, function, names, outer, caller)
+        return Context(key, (key, created, value_signature(facts)), facts, created)
 
     def _run_in_context(
         self,
-        key: Hashable,
+        context: Context,
         function: Function,
         names: dict[str, Value],
         outer: VariableScope | None,
@@ -239,7 +262,7 @@ class FunctionRunner:
     ) -> FunctionSummary:
         """Run a function and keep its summary; it can run again after what it read has changed."""
         state, root, in_tests = self.state, self.state.root, self.state.in_tests
-        context = Frame(
+        calling = Frame(
             caller.function,
             caller.scope,
             caller.control,
@@ -252,7 +275,7 @@ class FunctionRunner:
         def run_again() -> None:
             before = state.root, state.in_tests
             state.root, state.in_tests = root, in_tests
-            self._run_in_context(key, function, names, outer, context)
+            self._run_in_context(context, function, names, outer, calling)
             state.root, state.in_tests = before
 
         depth = self._active_calls.get(function, 0)
@@ -261,7 +284,7 @@ class FunctionRunner:
         try:
             # a closure is another object if its function runs again
             again = run_again if outer is None else None
-            with state.summaries.run(key, function, again) as run:
+            with state.summaries.run(context, function, again) as run:
                 run.summary = self._run_function(function, names, outer, caller)
         finally:
             self._active_calls[function] = depth
@@ -279,6 +302,7 @@ class FunctionRunner:
         frame = Frame(function, scope, caller.control, caller.control, caller.own_control)
         frame.lazily_created, frame.join_depth = caller.lazily_created, caller.join_depth
         frame.in_tried_loop = caller.may_survive
+        frame.used_names = self.state.summaries.current.used_names
         if function.decorated_by("lru_cache", "cache", "cached_property"):
             frame.lazily_created = (*frame.lazily_created, f"{function.name}()")
         if isinstance(function.node, ast.Lambda):

@@ -189,17 +189,14 @@ class NameEvaluator:
         instances = base.objects_of(Instance)
         values = [
             value
-            for _, group in group_instances(instances)
+            for _, group in (group_instances(instances) if instances else ())
             if (value := self._instance_attribute(frame, group, name, base, node)) is not None
         ]
         values += self._guarded_methods(frame, base, name, node)
         if not values:
             others = [obj for obj in base.objects if not isinstance(obj, Instance)]
-            values = [
-                value
-                for obj in others
-                if (value := self._object_attribute(frame, obj, base, name, node)) is not None
-            ]
+            found = [self._object_attribute(frame, obj, base, name, node) for obj in others]
+            values = [value for value in found if value is not None]
         if values:
             return join_values(values)
         enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.objects
@@ -303,8 +300,9 @@ class NameEvaluator:
             )
         if isinstance(obj, FunctionObject):
             return None
+        frame.used_names.add(name)
         known = known_facts(frame.scope.names).get((obj.cls, name))
-        return known if known is not None else self._class_attribute(obj.cls, name)
+        return self._class_attribute(obj.cls, name) if known is None else known
 
     def _class_attribute(self, cls: Class, name: str) -> Value | None:
         method = self.state.symbols.find_method(cls, name)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from holdfast.lint.abstract_domain.values import Value, constant_value, truth_value
 from holdfast.lint.abstract_state.abstract_objects import Instance, LibraryInstance
 from holdfast.lint.abstract_state.arguments import LibraryCall
-from holdfast.lint.abstract_state.heap import set_fact
 from holdfast.lint.abstract_state.state import InterpreterState
 
 #: Maximum number of modules in a model.
@@ -31,7 +30,7 @@ def _set_mode(state: InterpreterState, call: LibraryCall, *, training: bool | No
         return None
     mode = constant_value(training) if training is not None else None
     for module in modules:
-        set_fact(call.frame.scope.names, (module, "training"), mode)
+        state.set_fact(call.frame, (module, "training"), mode)
     return call.receiver
 
 

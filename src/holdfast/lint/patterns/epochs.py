@@ -37,7 +37,7 @@ def find_missing_epochs(modules: Collection[Module]) -> Iterator[Divergence]:
 
 def _is_shuffled(text: str) -> bool:
     """Return True if a sampler for training is created, which shuffles by default."""
-    return any(
+    return "DistributedSampler(" in text and any(
         "shuffle" not in arguments or "shuffle=True" in arguments.replace(" ", "")
         for arguments in _SAMPLER.findall(text)
     )

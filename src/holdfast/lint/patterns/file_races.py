@@ -31,6 +31,12 @@ _WORDS = re.compile(
     r"|download\w*|get_file|fetch_file|write_text|write_bytes)\(|download=True|['\"][wx]b?['\"]"
     r"|['\"]make['\" ]"
 )
+#: Parts of these words, to search for which takes a fifth of the time of the pattern.
+_PARTS = (
+    "dir(", "tree(", "dirs(", "unlink(", "save", "exists(", "file(", "remove(", "rename(",
+    "replace(", "move(", "retrieve(", "extractall(", "archive(", "download", "write_", "'w", '"w',
+    "'x", '"x', "'make", '"make',
+)  # fmt: skip
 #: Functions that raise if the path exists, with the keyword that prevents it.
 _CREATE = {"os.makedirs": "exist_ok", "os.mkdir": "", "shutil.copytree": "dirs_exist_ok"}
 #: Functions that raise if the path does not exist.
@@ -73,7 +79,7 @@ def find_file_races(modules: Collection[Module], symbols: SymbolTable) -> Iterat
         return
     guards = RankGuards(modules)
     for module in modules:
-        if not module.is_test and _WORDS.search(module.text):
+        if not module.is_test and any(part in module.text for part in _PARTS):
             for unit in iter_units(module, _WORDS):
                 yield from _Finder(guards, unit, symbols).find()
 

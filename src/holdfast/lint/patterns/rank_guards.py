@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -62,7 +62,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """A function, method or statement at the top level, with the parents of its nodes."""
+    """A function, method or statement at the top level, with the parents of its nodes.
+
+    ``rank_tests``: answers of :func:`is_rank_test`.
+    """
 
     module: Module
     node: ast.stmt
@@ -70,6 +73,7 @@ class Unit:
     nodes: list[ast.AST] = field(default_factory=list)
     calls: list[ast.Call] = field(default_factory=list)
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    rank_tests: dict[ast.expr, bool] = field(default_factory=dict)
     _assigned: dict[str, list[ast.expr]] | None = None
 
     def __post_init__(self) -> None:
@@ -149,17 +153,25 @@ def iter_units(
 
     ``known`` holds the units built before.
     """
-    lines, start = [1], 0
+    lines, line, start = [], 1, 0
     for found in _offsets(module.text, words):
-        lines.append(lines[-1] + module.text.count("\n", start, found))
+        line += module.text.count("\n", start, found)
+        lines.append(line)
         start = found
-    if len(lines) == 1:
+    yield from iter_units_at(module, lines, known)
+
+
+def iter_units_at(
+    module: Module, lines: Sequence[int], known: dict[ast.stmt, Unit] | None = None
+) -> Iterator[Unit]:
+    """Yield the top-level statements and methods that contain one of these lines, in order."""
+    if not lines:
         return
     stack: list[tuple[ast.stmt, ast.ClassDef | None]]
     stack = [(statement, None) for statement in module.tree.body]
     while stack:
         node, owner = stack.pop()
-        at = bisect_left(lines, node.lineno, 1)
+        at = bisect_left(lines, node.lineno)
         if at == len(lines) or lines[at] > (node.end_lineno or node.lineno):
             continue
         if isinstance(node, ast.ClassDef):
@@ -378,6 +390,12 @@ def _waits(statement: ast.stmt) -> bool:
 
 def is_rank_test(unit: Unit, test: ast.expr) -> bool:
     """Return True if a test, or what its names were assigned, may be a test of the rank."""
+    if test not in unit.rank_tests:
+        unit.rank_tests[test] = _may_test_rank(unit, test)
+    return unit.rank_tests[test]
+
+
+def _may_test_rank(unit: Unit, test: ast.expr) -> bool:
     if _RANK_TEST.search(ast.unparse(test)):
         return True
     for node in ast.walk(test):

@@ -9,6 +9,7 @@ import ast
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.sources.modules import (
@@ -22,7 +23,11 @@ from holdfast.lint.sources.modules import (
     dotted_name,
 )
 
-_TOKEN_FIELDS = frozenset({"ctx", "op", "ops"})
+#: Fields of nodes that hold no nodes but operators, contexts, names and constants.
+_TOKEN_FIELDS = frozenset({
+    "ctx", "op", "ops", "id", "attr", "arg", "kind", "type_comment", "level", "module", "asname",
+    "name", "is_async", "conversion", "simple", "rest", "kwd_attrs",
+})  # fmt: skip
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -142,14 +147,21 @@ def walk_nodes(*nodes: ast.AST, closed: tuple[type[ast.AST], ...] = FUNCTIONS) -
 def child_nodes(node: ast.AST) -> list[ast.AST]:
     """Return child nodes without operators and contexts, which are a third of all nodes."""
     children: list[ast.AST] = []
-    for name in node._fields:
-        if name not in _TOKEN_FIELDS:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                children += [child for child in value if isinstance(child, ast.AST)]
-            elif isinstance(value, ast.AST):
-                children.append(value)
+    for name in _child_fields(type(node)):
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            children += [child for child in value if isinstance(child, ast.AST)]
+        elif isinstance(value, ast.AST):
+            children.append(value)
     return children
+
+
+@cache
+def _child_fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    """Return the fields of a node that may hold other nodes."""
+    if kind in (ast.Constant, ast.Global, ast.Nonlocal):
+        return ()
+    return tuple(name for name in kind._fields if name not in _TOKEN_FIELDS)
 
 
 def iter_scopes(

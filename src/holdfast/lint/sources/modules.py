@@ -64,7 +64,7 @@ class Function:
 
     def decorated_by(self, *names: str) -> bool:
         """Return True if a decorator's last name is one of these."""
-        return any(
+        return bool(self.decorators) and any(
             dotted_name(_called_expression(decorator)).rpartition(".")[2] in names
             for decorator in self.decorators
         )

@@ -95,6 +95,71 @@ State().agreed()
     assert counted(text, monkeypatch)[1] == []
 
 
+FACTS = """import torch.distributed as dist
+GROUP = None
+def plain(value):
+    return value + 1
+def tests():
+    return GROUP is None
+def work():
+    global GROUP
+    GROUP = None
+    plain(1)
+    tests()
+    GROUP = dist.new_group([0, 1])
+    plain(1)
+    tests()
+work()
+"""
+
+
+def test_calls_share_a_run_unless_it_uses_what_differs(monkeypatch):
+    rounds, _ = counted(FACTS, monkeypatch)
+    assert (rounds[0].count("plain"), rounds[0].count("tests")) == (1, 2)
+
+
+def test_calls_in_a_block_that_creates_something_share_runs(monkeypatch):
+    text = """import torch.distributed as dist
+def plain(value):
+    return value + 1
+class Store:
+    def __init__(self):
+        self.held = None
+    def fill(self):
+        self.held = plain(1)
+    def get(self):
+        plain(1)
+        self.fill()
+        if self.held is None:
+            plain(1)
+            self.fill()
+Store().get()
+"""
+    rounds, _ = counted(text, monkeypatch)
+    assert (rounds[0].count("plain"), rounds[0].count("fill")) == (1, 2)
+
+
+def test_a_shared_run_keeps_the_facts_of_each_call(monkeypatch):
+    text = """import torch.distributed as dist
+MODE = None
+def plain(value):
+    return value + 1
+def work():
+    global MODE
+    MODE = None
+    plain(1)
+    MODE = True
+    plain(1)
+    if MODE is None:
+        if dist.get_rank() == 0:
+            dist.barrier()
+work()
+"""
+    rounds, divergences = counted(text, monkeypatch)
+    assert rounds[0].count("plain") == 1
+    assert all(source.by_name for divergence in divergences for source in divergence.sources)
+
+
 @pytest.mark.parametrize("case", sorted(path.name for path in CASES.iterdir()))
 def test_caching_finds_the_same_as_full_reruns(case, monkeypatch):
     folder = CASES / case

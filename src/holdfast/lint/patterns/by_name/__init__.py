@@ -4,6 +4,7 @@ Everything here is advice: a test is one of the rank, a call is a collective, an
 rank's own because its name says so.
 
   names          tests of the rank, local values, collectives, by their names
+  called_names   names that a module calls, by its text
   programs       which functions of a program enter collectives
   local_values   values of a rank's own
   guards         collectives under such tests, and exits before them
@@ -23,7 +24,7 @@ from holdfast.lint.patterns.by_name.habits import find_habits
 from holdfast.lint.patterns.by_name.names import is_distributed
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.by_name.results import find_results
-from holdfast.lint.patterns.rank_guards import Unit, iter_units
+from holdfast.lint.patterns.rank_guards import Unit, iter_units_at
 from holdfast.lint.sources.modules import Module
 
 
@@ -33,14 +34,14 @@ def find_by_name(modules: Collection[Module], *, strict: bool = False) -> Iterat
     ``strict``: also those by tests of which files exist.
     """
     chosen = [module for module in modules if not module.is_test]
-    if not any(is_distributed(module.text) for module in chosen):
+    distributed = {module for module in chosen if is_distributed(module.text)}
+    if not distributed:
         return
     collectives = NamedCollectives(chosen)
     for module in chosen:
         units: dict[ast.stmt, Unit] = {}
-        if collectives.concern(module):
-            for unit in iter_units(module, collectives.words, units):
-                yield from find_guarded(collectives, unit, strict=strict)
-        if is_distributed(module.text):
+        for unit in iter_units_at(module, collectives.lines(module), units):
+            yield from find_guarded(collectives, unit, strict=strict)
+        if module in distributed:
             yield from find_habits(collectives, module, units)
             yield from find_results(module, units)

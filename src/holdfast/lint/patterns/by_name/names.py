@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
 from holdfast.lint.sources.modules import dotted_name, last_name
 
@@ -13,6 +14,12 @@ _DISTRIBUTED = re.compile(
     r"|lightning|world_size|global_rank|local_rank|LOCAL_RANK|get_rank|is_main_process"
     r"|all_reduce|all_gather|horovod|\bhvd\."
 )
+#: Parts of these words, to search for which takes a tenth of the time of the pattern.
+_DISTRIBUTED_PARTS = (
+    "distributed", "dist.", "Distributed", "DDP", "FSDP", "ccelerat", "deepspeed", "lightning",
+    "world_size", "_rank", "_RANK", "is_main_process", "all_reduce", "all_gather", "hvd.",
+    "horovod",
+)  # fmt: skip
 _PREFIXES = (
     "global|local|world|node|dp|ddp|data_parallel|dist|gpu|process|proc|my|self|machine|worker"
     "|current|cur|cuda|group|mpi|hvd"
@@ -74,7 +81,7 @@ _SIZE_TEST = re.compile(
 
 def is_distributed(text: str) -> bool:
     """Return True if a module's text concerns several ranks."""
-    return _DISTRIBUTED.search(text) is not None
+    return any(part in text for part in _DISTRIBUTED_PARTS) and bool(_DISTRIBUTED.search(text))
 
 
 def is_rank(node: ast.expr) -> bool:
@@ -156,6 +163,12 @@ def is_collective(call: ast.Call, text: str) -> bool:
 def is_collective_name(name: str) -> bool:
     """Return True for a name that means a collective whatever the receiver."""
     return bool(_COLLECTIVE.match(name)) and not _NOT_COLLECTIVE.search(name)
+
+
+@lru_cache(maxsize=1 << 14)
+def may_be_collective(name: str) -> bool:
+    """Return True if a call of this name is a collective of some receivers."""
+    return name in _OF_RECEIVER or name in _SHARDED or is_collective_name(name)
 
 
 def _is_sharded(name: str, call: ast.Call, receiver: str) -> bool:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from holdfast.lint.patterns.by_name.called_names import CalledNames
 from holdfast.lint.patterns.by_name.names import (
     is_collective,
     is_collective_name,
@@ -15,6 +16,7 @@ from holdfast.lint.patterns.by_name.names import (
     is_of_library,
     is_rank_test,
     is_size_test,
+    may_be_collective,
     names_group,
 )
 from holdfast.lint.patterns.scopes import child_nodes
@@ -30,10 +32,12 @@ _COMMON = frozenset({
     "state_dict", "load_state_dict", "parameters", "zero_grad", "eval", "fit", "test", "join",
     "synchronize", "finish", "register", "export", "execute", "process", "__init__", "item",
 })  # fmt: skip
-_SEED_WORDS = (
+_SEEDS = re.compile(
     r"all_?reduce|all_?gather|barrier|reduce_scatter|gather|broadcast|wait_for_everyone"
     r"|mesh_reduce|rendezvous|state_dict|save_checkpoint|save_state|all_to_all|alltoall"
 )
+#: Names of calls that may evaluate a model.
+_FORWARD = re.compile(r"model$|evaluate|validat")
 #: Names of functions outside the program that train.
 _TRAINS = re.compile(r"^(?:train_\w*|run_epoch|training_step)$")
 _LEAVES = (ast.Return, ast.Continue, ast.Break)
@@ -58,8 +62,9 @@ class NamedCollectives:
     """The calls of a program that enter collectives."""
 
     def __init__(self, modules: Collection[Module]) -> None:
-        self._homes: dict[str, list[tuple[Module, Function, bool]]] = defaultdict(list)
+        self._homes: dict[str, list[tuple[Module, Function]]] = defaultdict(list)
         self._entering: dict[str, tuple[str, Module, int, bool]] = {}
+        self._entered: dict[ast.Call, EnteredCall | None] | None = None
         self.one_sided = frozenset(
             name
             for module in modules
@@ -67,36 +72,54 @@ class NamedCollectives:
             for name in _one_sided_names(module.tree)
         )
         self._modules = modules
-        seed = re.compile(_SEED_WORDS)
+        self._called = {module: CalledNames(module) for module in modules}
+        self._called_in: dict[Function, set[str]] = {}
         for module in modules:
-            for function, is_method in _functions(module.tree):
-                self._homes[function.name].append((module, function, is_method))
+            called = self._called[module]
+            for function in _functions(module.tree):
+                self._homes[function.name].append((module, function))
+                last = function.end_lineno or function.lineno
+                self._called_in[function] = called.within(function.lineno, last)
         self._training = {
             function.name
             for homes in self._homes.values()
-            for module, function, _ in homes
-            if ".backward(" in module.text
+            for module, function in homes
+            if "backward" in self._called_in[function]
+            and ".backward(" in module.text
             and function.name not in _COMMON
             and any(
                 isinstance(node, ast.Call) and last_name(node.func) == "backward"
                 for node in ast.walk(function)
             )
         }
-        pending = {module for module in modules if seed.search(module.text)}
+        self._find_entering()
+        self._named = {*self._entering, *self._training, "backward"}
+
+    def lines(self, module: Module) -> list[int]:
+        """Return the lines of a module that may enter a collective or train."""
+        lines, line, start = set[int](), 1, 0
+        for found in _SEEDS.finditer(module.text):
+            line += module.text.count("\n", start, found.start())
+            lines.add(line)
+            start = found.start()
+        called = self._called[module]
+        for name in called.names:
+            if name in self._named or _FORWARD.match(name):
+                lines.update(called.lines_of(name))
+        return sorted(lines)
+
+    def _find_entering(self) -> None:
+        pending = {module for module in self._modules if _SEEDS.search(module.text)}
         for _ in range(_MAX_ROUNDS):
             found = self._grow(pending)
             if not found:
                 break
-            pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\(")
-            pending = {module for module in modules if pattern.search(module.text)}
-        names = "|".join(map(re.escape, sorted({*self._entering, *self._training, "backward"})))
-        self.words = re.compile(
-            rf"{_SEED_WORDS}|\b(?:model|evaluate\w*|validat\w*)\(|\b(?:{names})\("
-        )
-
-    def concern(self, module: Module) -> bool:
-        """Return True if a module may enter collectives."""
-        return self.words.search(module.text) is not None
+            pending = {
+                module
+                for module in self._modules
+                if any(self._called[module].lines_of(name) for name in found)
+            }
+        self._entered = {}
 
     def _grow(self, pending: Collection[Module]) -> list[str]:
         """Add the names of functions of which all definitions enter collectives; return them."""
@@ -104,14 +127,11 @@ class NamedCollectives:
         for name, homes in self._homes.items():
             if name in self._entering or name in _COMMON or name.startswith("__"):
                 continue
-            if not any(module in pending for module, _, _ in homes):
+            if not any(module in pending for module, _ in homes):
                 continue
             named = is_collective_name(name)
             entered = [
-                self.first(module, function.body)
-                if named
-                else self.first_always(module, function.body, _parameters(function))
-                for module, function, _ in homes
+                self._entered_by(module, function, named=named) for module, function in homes
             ]
             first = next(filter(None, entered), None)
             if first is not None and (named or all(entered)):
@@ -124,10 +144,26 @@ class NamedCollectives:
                 found.append(name)
         return found
 
+    def _entered_by(self, module: Module, function: Function, *, named: bool) -> EnteredCall | None:
+        """Return the collective that a function enters, whatever the tests if ``named`` so."""
+        called = self._called_in[function]
+        if called.isdisjoint(self._entering) and not any(map(may_be_collective, called)):
+            return None
+        if named:
+            return self.first(module, function.body)
+        return self.first_always(module, function.body, _parameters(function))
+
     def entered(self, module: Module, node: ast.AST) -> EnteredCall | None:
         """Return the collective that a call enters, itself or in a function of the program."""
         if not isinstance(node, ast.Call):
             return None
+        if self._entered is None:  # not all functions that enter collectives are known
+            return self._find_entered(module, node)
+        if node not in self._entered:
+            self._entered[node] = self._find_entered(module, node)
+        return self._entered[node]
+
+    def _find_entered(self, module: Module, node: ast.Call) -> EnteredCall | None:
         name = last_name(node.func)
         of_library = is_of_library(node)
         inner = None if of_library else self._entering.get(name)
@@ -163,7 +199,7 @@ class NamedCollectives:
 
     def returned_names(self, name: str) -> list[str]:
         """Return the names of the values that a function returns together; empty if unknown."""
-        for _, function, _ in self._homes.get(name, ()):
+        for _, function in self._homes.get(name, ()):
             for node in ast.walk(function):
                 if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
                     return [last_name(element) for element in node.value.elts]
@@ -209,14 +245,14 @@ def _parameters(function: Function) -> frozenset[str]:
     return frozenset(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs))
 
 
-def _functions(tree: ast.Module) -> Iterator[tuple[Function, bool]]:
+def _functions(tree: ast.Module) -> Iterator[Function]:
     for statement in tree.body:
         if isinstance(statement, FUNCTIONS):
-            yield statement, False
+            yield statement
         elif isinstance(statement, ast.ClassDef):
             for inner in statement.body:
                 if isinstance(inner, FUNCTIONS):
-                    yield inner, True
+                    yield inner
 
 
 def _own_nodes(

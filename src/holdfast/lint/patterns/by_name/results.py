@@ -40,7 +40,7 @@ def find_results(module: Module, units: dict[ast.stmt, Unit]) -> Iterator[Diverg
         }
         for unit in iter_units(module, _EVALUATION, units) if local else ():
             yield from _unreduced(unit, local)
-    for unit in iter_units(module, _GATHERS, units):
+    for unit in iter_units(module, _GATHERS, units) if "all_gather" in module.text else ():
         yield from _unpadded(unit)
 
 
