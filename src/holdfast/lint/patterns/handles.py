@@ -181,7 +181,8 @@ class HandleAnalysis:
                 continue
             target = node.targets[0] if isinstance(node, ast.Assign) else _appended_to(call)
             if not isinstance(node, ast.Assign) and target is not None:
-                call = call.args[0]
+                if not isinstance(call := call.args[0], ast.Call):
+                    continue
             name = self._started_collective(scope, call)
             tried += bool(name)
             is_stored = (

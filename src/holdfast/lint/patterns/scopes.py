@@ -9,7 +9,6 @@ import ast
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.sources.modules import (
@@ -28,6 +27,10 @@ _TOKEN_FIELDS = frozenset({
     "ctx", "op", "ops", "id", "attr", "arg", "kind", "type_comment", "level", "module", "asname",
     "name", "is_async", "conversion", "simple", "rest", "kwd_attrs",
 })  # fmt: skip
+#: The fields that may hold other nodes, by kind of node; filled when a kind is first met.
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Constant: (), ast.Global: (), ast.Nonlocal: (),
+}  # fmt: skip
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -156,12 +159,12 @@ def child_nodes(node: ast.AST) -> list[ast.AST]:
     return children
 
 
-@cache
 def _child_fields(kind: type[ast.AST]) -> tuple[str, ...]:
     """Return the fields of a node that may hold other nodes."""
-    if kind in (ast.Constant, ast.Global, ast.Nonlocal):
-        return ()
-    return tuple(name for name in kind._fields if name not in _TOKEN_FIELDS)
+    fields = _FIELDS.get(kind)
+    if fields is None:
+        fields = _FIELDS[kind] = tuple(name for name in kind._fields if name not in _TOKEN_FIELDS)
+    return fields
 
 
 def iter_scopes(
