@@ -269,6 +269,9 @@ def _assignments(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
             return [(target, value)]
         case ast.AugAssign(target=ast.Name() as target):
             return [(target, _COUNTER)]
+        case ast.withitem(context_expr=ast.Call() as call, optional_vars=ast.Name() as target):
+            opened = call.args[0] if last_name(call.func) == "open" and call.args else None
+            return [(target, opened)]
         case ast.For(target=target, iter=over) | ast.comprehension(target=target, iter=over):
             return _loop_targets(target, over)
         case _:

@@ -185,10 +185,10 @@ class Program:
                 divergences.setdefault(key, divergence)
         is_bare = any(each.kind == BARE for each in divergences.values())
         if is_bare and any(
-            isinstance(event, Operation) and event.kind == "backward"
+            isinstance(event, Operation) and event.kind in ("forward", "backward")
             for body in (*self._module_effects, *self._root_effects)
             for event in iter_events(body.path)
-        ):  # some model is trained with its wrapper
+        ):  # a wrapper is used
             divergences = {key: each for key, each in divergences.items() if each.kind != BARE}
         threads = [thread for run in runs for thread in run.threads]
         for body in (*self._module_effects, *self._root_effects):

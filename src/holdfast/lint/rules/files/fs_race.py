@@ -24,11 +24,14 @@ RULE = Rule(
     cause=MODEL_DOWNLOAD_RACE,
     tier=RuleTier.ADVICE,
     what_it_does=(
-        "Finds files that one rank writes and all ranks read, without a barrier or another "
-        "collective in between; in one function also files that one rank downloads, copies or "
-        "dumps and all ranks open or test right afterwards."
+        "Finds files that one rank writes or removes and all ranks read, test or list, and parts "
+        "that each rank writes and one reads, without a barrier or another collective in between. "
+        "Paths are followed over calls, parameters, attributes and what functions return."
     ),
-    known_misses="Paths are compared by name: two spellings of one path are not recognized.",
+    known_misses=(
+        "Paths built in ways that the analysis does not follow, and configurations that name one "
+        "folder by two keys."
+    ),
     bad="""\
 import json
 import pathlib
