@@ -190,7 +190,9 @@ class Program:
             self._module_effects.append(body)
         for module in self._modules_in_order():
             for function in list(module.functions()):
-                entering = state.relevance.covers_all or function in state.relevance.roots
+                entering = (
+                    state.relevance.covers_all or function in state.relevance.entering_functions
+                )
                 if entering and not function.run_count:
                     self._run_uncalled(function)
 
