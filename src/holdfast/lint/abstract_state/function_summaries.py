@@ -41,21 +41,21 @@ class Context(msgspec.Struct, frozen=True, eq=False):
     missing. ``whole_key`` identifies them, too.
     """
 
-    key: Hashable
-    whole_key: Hashable
+    key: int
+    whole_key: int
     facts: Value
     created: frozenset[str]
 
     def differing_names(self, other: Context) -> Iterator[str]:
         """Yield the names of facts and of created names that are not the same."""
-        yield from self.created ^ other.created
-        if bool(self.created) != bool(other.created):
-            yield ANY_CREATED
+        if self.created != other.created:
+            yield from self.created ^ other.created
+            if not (self.created and other.created):
+                yield ANY_CREATED
         old, new = self.facts.objects[0].facts, other.facts.objects[0].facts
-        if old is not new:
-            for key in {**old, **new}:
-                if old.get(key) != new.get(key):
-                    yield key[1]
+        for key in {**old, **new} if old is not new else ():
+            if old.get(key) != new.get(key):
+                yield key[1]
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +70,7 @@ class FunctionRun:
 
     function: Function | None
     round: int
-    key: Hashable = None
+    key: int = -1
     again: Callable[[], object] | None = None
     stale: bool = False
     context: Context | None = None
@@ -89,15 +89,17 @@ class SummaryCache:
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._runs: dict[Hashable, FunctionRun] = {}
-        self._alike: dict[Hashable, dict[Hashable, FunctionRun]] = defaultdict(dict)
+        self._numbers: dict[Hashable, int] = {}
+        self._runs: dict[int, FunctionRun] = {}
+        self._alike: dict[int, dict[int, FunctionRun]] = defaultdict(dict)
         self._names: dict[str, int] = dict.fromkeys((ANY_CREATED, *names), 0)
+        self._names_of_facts: dict[int, tuple[Value, frozenset[str], int]] = {}
         self._readers: dict[AttributeKey, set[FunctionRun]] = defaultdict(set)
         self._stale: set[FunctionRun] = set()
         self._outdated: set[FunctionRun] = set()
-        self._affected: dict[Hashable, FunctionRun] = {}
-        self._old: dict[Hashable, FunctionRun] = {}
-        self._checking: set[Hashable] = set()
+        self._affected: dict[int, FunctionRun] = {}
+        self._old: dict[int, FunctionRun] = {}
+        self._checking: set[int] = set()
         self._is_cyclic = False
         self._round = 0
         self.current = FunctionRun(None, 0)
@@ -109,6 +111,10 @@ class SummaryCache:
             run.function is None or self._runs.get(run.key) is run
             for run in (*self._stale, *self._outdated)
         )
+
+    def number(self, key: Hashable) -> int:
+        """Return a number for a key, whose hash is costly."""
+        return self._numbers.setdefault(key, len(self._numbers))
 
     def lookup(self, context: Context) -> FunctionSummary | None:
         """Return the summary for a context; None if there is none."""
@@ -135,10 +141,24 @@ class SummaryCache:
 
     def _is_same_for(self, run: FunctionRun, context: Context, own: Context) -> bool:
         """Return True if the run used nothing that is different in another context."""
+        if context.created == own.created:  # often, it used no fact at all
+            names, newest = self._fact_names(context.facts)
+            if newest < run.known_names and run.used_names.isdisjoint(names):
+                return run.used_names.isdisjoint(self._fact_names(own.facts)[0])
         return all(
             name not in run.used_names and self._names.get(name, 0) < run.known_names
             for name in own.differing_names(context)
         )
+
+    def _fact_names(self, facts: Value) -> tuple[frozenset[str], int]:
+        """Return the names that facts are about, and the number of the newest one."""
+        key = id(facts)
+        known = self._names_of_facts.get(key)
+        if known is None:
+            names = frozenset(name for _, name in facts.objects[0].facts)
+            newest = max((self._names.get(name, 0) for name in names), default=0)
+            known = self._names_of_facts[key] = facts, names, newest
+        return known[1], known[2]
 
     def _add_name(self, name: str) -> None:
         """Record that a fact or created name of this name exists."""
@@ -179,7 +199,7 @@ class SummaryCache:
             yield run
         finally:
             self.current = caller
-        run.used_names.intersection_update(self._names)
+        run.used_names = {name for name in run.used_names if name in self._names}
         caller.callees[run] = None
         caller.used_names |= run.used_names
         self._runs[key] = self._alike[context.key][key] = run
@@ -200,7 +220,7 @@ class SummaryCache:
         elif readers:
             self._outdated |= readers
 
-    def _confirmed(self, key: Hashable) -> FunctionRun | None:
+    def _confirmed(self, key: int) -> FunctionRun | None:
         """Return the run of an earlier round if nothing that it read or called has changed."""
         run = self._affected.pop(key, None)
         if run is None:

@@ -240,8 +240,8 @@ class FunctionRunner:
         facts: Value,
     ) -> Context:
         """Return the context of a call."""
-        created = frozenset(caller.lazily_created)
-        key = (
+        created, number = frozenset(caller.lazily_created), self.state.summaries.number
+        key = number((
             id(function.node),
             outer,
             taint_kinds(caller.control),
@@ -249,8 +249,8 @@ class FunctionRunner:
             caller.join_depth > 0,
             caller.may_survive,
             signatures,
-        )
-        return Context(key, (key, created, value_signature(facts)), facts, created)
+        ))  # fmt: skip
+        return Context(key, number((key, created, value_signature(facts))), facts, created)
 
     def _run_in_context(
         self,

@@ -217,7 +217,7 @@ class Program:
             (module, function)
             for module in self._modules_in_order()
             for function in module.functions()
-            if state.relevance.covers_all or function in state.relevance.roots
+            if state.relevance.covers_all or function in state.relevance.entering_functions
         ]
         # what the program seems to call runs with known arguments first; what a library offers
         # also runs with unknown ones, except for constructors: their attributes would be unknown

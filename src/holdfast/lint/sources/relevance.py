@@ -8,25 +8,17 @@ receiver is one of the few of that name, or ignored.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from holdfast.lint import library
-from holdfast.lint.sources.modules import (
-    Class,
-    Definition,
-    Function,
-    Module,
-    SymbolTable,
-    canonical_name,
-)
+from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable, canonical_name
 
 #: Programs with at most this many functions are analyzed completely.
 _SMALL_PROGRAM = 1000
-#: A dotted name; with a leading dot, of an unnamed expression; with a parenthesis, a call.
-_CHAIN = re.compile(r"\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\(?")
+#: A dotted name; with a leading dot, of an unnamed expression.
+_CHAIN = re.compile(r"\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 #: Names too common to conclude anything from, as is a name in more than ``_MAX_OWNERS`` classes.
 COMMON_NAMES = frozenset({
     "forward", "__call__", "__init__", "get", "run", "main", "update", "append", "load", "add",
@@ -34,10 +26,7 @@ COMMON_NAMES = frozenset({
     "format", "join", "build", "parse", "read", "write", "apply", "call", "state_dict",
     "load_state_dict", "__enter__", "__exit__", "setup", "start", "stop", "name", "type", "size",
 })  # fmt: skip
-#: Those that methods of builtin types have, too.
-_BUILTIN_METHODS = frozenset(name for kind in (str, list, dict, set) for name in dir(kind))
 _MAX_OWNERS = 4
-_PROPERTIES = ("property", "cached_property")
 #: Methods that ``apply`` of an autograd function runs.
 _AUTOGRAD = ("apply", "forward", "backward")
 #: Other words of functions that may enter a collective.
@@ -70,11 +59,7 @@ VARYING_WORDS = (
 
 
 class Relevance:
-    """The functions that may reach a collective, and those whose result may depend on the rank.
-
-    ``roots`` are those that reach a collective by calls alone: what names in comments and
-    docstrings, and attributes that are read, may refer to, is executed only if they call it.
-    """
+    """The functions that may reach a collective, and those whose result may depend on the rank."""
 
     def __init__(self, names: SymbolTable) -> None:
         functions = [
@@ -82,14 +67,12 @@ class Relevance:
         ]
         self.covers_all = len(functions) <= _SMALL_PROGRAM
         self.entering_functions: set[Function] = set()
-        self.roots: set[Function] = set()
         self.varying_functions: set[Function] = set()
         self.classes: set[Class] = set()
         if self.covers_all:
             return
         callers = _CallerGraph(names, functions)
         self.entering_functions = callers.entering()
-        self.roots = _CallerGraph(names, functions, calls_only=True).entering()
         self.varying_functions = callers.varying()
         self.classes = {
             member.owner
@@ -116,40 +99,11 @@ def _function_text(function: Function) -> str:
     return "\n".join(function.module.lines[first - 1 : function.node.end_lineno])
 
 
-def _code_text(function: Function) -> str:
-    """Return the source lines of a function with its decorators, without docstring and comments."""
-    node = function.node
-    first = min([node.lineno, *(decorator.lineno for decorator in function.decorators)])
-    lines = function.module.lines[first - 1 : node.end_lineno]
-    start, end = _docstring_lines(node)
-    if end:
-        del lines[start - first : end - first + 1]
-    return "\n".join([line for line in lines if not line.lstrip().startswith("#")])
-
-
-def _docstring_lines(node: Definition) -> tuple[int, int]:
-    """Return the first and last line of a docstring; 0 if there is none on lines of its own."""
-    if isinstance(node, ast.Lambda) or len(node.body) < 2:
-        return 0, 0
-    match node.body[0]:
-        case ast.Expr(value=ast.Constant(value=str()), lineno=start, end_lineno=int(end)):
-            return (start, end) if node.lineno < start and end < node.body[1].lineno else (0, 0)
-        case _:
-            return 0, 0
-
-
 class _CallerGraph:
-    """Reverse call graph: from a function to those whose text may refer to it.
+    """Reverse call graph: from a function to those whose text may refer to it."""
 
-    ``calls_only``: an attribute of an unknown object is a method only if it is called, or a
-    property; comments and docstrings do not count.
-    """
-
-    def __init__(
-        self, names: SymbolTable, functions: Iterable[Function], *, calls_only: bool = False
-    ) -> None:
+    def __init__(self, names: SymbolTable, functions: Iterable[Function]) -> None:
         self._symbols = names
-        self._calls_only = calls_only
         self._methods: dict[str, list[Function]] = defaultdict(list)
         self._overriding: dict[Class, list[Class]] = defaultdict(list)
         owners: dict[Class, None] = {}
@@ -195,17 +149,16 @@ class _CallerGraph:
         known = self._resolved_chains[module]
         class_chains = self._resolved_chains[owner] if owner is not None else known
         enters = varies = False
-        text = _code_text(function) if self._calls_only else _function_text(function)
-        for chain in set(_CHAIN.findall(text)):
+        for chain in set(_CHAIN.findall(_function_text(function))):
             words = self._words.get(chain)
             if words is None:
-                parts = chain.rstrip("(").split(".")
+                parts = chain.split(".")
                 words = self._words[chain] = (
                     not COLLECTIVE_WORDS.isdisjoint(parts),
                     not VARYING_WORDS.isdisjoint(parts),
                 )
             enters, varies = enters or words[0], varies or words[1]
-            if "." not in chain and chain.rstrip("(") not in module.names:
+            if "." not in chain and chain not in module.names:
                 continue
             of_class = owner if chain.startswith(("self.", "cls.", "super")) else None
             table = known if of_class is None else class_chains
@@ -223,16 +176,15 @@ class _CallerGraph:
             self._varying.append(function)
 
     def _resolve_chain(self, module: Module, cls: Class | None, chain: str) -> Iterator[Function]:
-        is_called = chain.endswith("(")
-        first, *rest = chain.rstrip("(").split(".")
+        first, *rest = chain.split(".")
         if cls is not None:
             methods = self._methods_of(cls, rest[0]) if rest else []
-            yield from methods or self._methods_named(rest, is_called=is_called)
-            yield from self._methods_named(rest[1:], is_called=is_called)
+            yield from methods or self._methods_named(rest)
+            yield from self._methods_named(rest[1:])
             return
         definition = module.names.get(first) if first else None
         if definition is None:
-            yield from self._methods_named(rest, is_called=is_called)
+            yield from self._methods_named(rest)
             return
         target = self._symbols.resolve_member(module, first)
         while isinstance(target, Module) and rest:
@@ -240,14 +192,14 @@ class _CallerGraph:
         match target:
             case Function():
                 yield target
-                yield from self._methods_named(rest, is_called=is_called)
+                yield from self._methods_named(rest)
             case Class():
                 method = self._symbols.find_method(target, "__init__")
                 if method is not None:
                     yield method
                 if rest:
                     yield from self._methods_of(target, rest[0])
-                    yield from self._methods_named(rest[1:], is_called=is_called)
+                    yield from self._methods_named(rest[1:])
             case str():
                 name = canonical_name(".".join((target, *rest)))
                 if name in library.CALLS or name in library.DERIVED_CALLS:
@@ -271,15 +223,8 @@ class _CallerGraph:
         )
         return [*([inherited] if inherited is not None else []), *below]
 
-    def _methods_named(self, names: Sequence[str], *, is_called: bool) -> Iterator[Function]:
-        """Yield the methods that the attributes of an unknown object may be."""
-        for at, name in enumerate(names, 1):
+    def _methods_named(self, names: Iterable[str]) -> Iterator[Function]:
+        for name in names:
             methods = self._methods.get(name, ())
-            if len(methods) > _MAX_OWNERS or name in COMMON_NAMES:
-                continue
-            if not self._calls_only:
-                yield from methods
-            elif not is_called or at < len(names):
-                yield from (one for one in methods if one.decorated_by(*_PROPERTIES))
-            elif name not in _BUILTIN_METHODS:
+            if len(methods) <= _MAX_OWNERS and name not in COMMON_NAMES:
                 yield from methods

@@ -65,6 +65,7 @@ class LocalValues:
     def __init__(self, collectives: NamedCollectives, unit: Unit) -> None:
         self._collectives = collectives
         self._unit = unit
+        self._agreeing: list[tuple[int, set[str]]] | None = None
 
     def is_local(self, test: ast.expr) -> bool:
         """Return True for a test of a rank's own data that no collective has made equal."""
@@ -94,17 +95,14 @@ class LocalValues:
 
     def _is_agreed(self, name: str, line: int) -> bool:
         """Return True if before the line a collective seems to get or to give the variable."""
-        for call in self._unit.calls:
-            if (
-                call.lineno < line
-                and _AGREED.search(last_name(call.func))
-                and any(
-                    isinstance(node, ast.Name) and node.id == name
-                    for argument in (*call.args, *(keyword.value for keyword in call.keywords))
-                    for node in ast.walk(argument)
-                )
-            ):
-                return True
+        if self._agreeing is None:
+            self._agreeing = [
+                (call.lineno, _argument_names(call))
+                for call in self._unit.calls
+                if _AGREED.search(last_name(call.func))
+            ]
+        if any(at < line and name in names for at, names in self._agreeing):
+            return True
         return any(
             _AGREED.search(ast.unparse(value)) or self._agrees(value)
             for value in self._unit.assigned(name)
@@ -212,6 +210,15 @@ class LocalValues:
                     name = last_name(node.func)
                     return EnteredCall(node, name, module, node.lineno, kind="forward")
         return None
+
+
+def _argument_names(call: ast.Call) -> set[str]:
+    return {
+        node.id
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+        for node in ast.walk(argument)
+        if isinstance(node, ast.Name)
+    }
 
 
 def _is_forward(call: ast.Call) -> bool:

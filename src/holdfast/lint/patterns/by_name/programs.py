@@ -19,6 +19,7 @@ from holdfast.lint.patterns.by_name.names import (
     may_be_collective,
     names_group,
 )
+from holdfast.lint.patterns.rank_guards import iter_units_at
 from holdfast.lint.patterns.scopes import child_nodes
 from holdfast.lint.sources.modules import FUNCTIONS, Module, last_name
 
@@ -188,8 +189,11 @@ class NamedCollectives:
             position -= 1
         called = re.compile(rf"\b{re.escape(function.name)}\([^\n]*\d")
         for module in self._modules:
-            for node in ast.walk(module.tree) if called.search(module.text) else ():
-                if isinstance(node, ast.Call) and last_name(node.func) == function.name:
+            lines = self._called[module].lines_of(function.name)
+            if not lines or not called.search(module.text):
+                continue
+            for node in (call for unit in iter_units_at(module, lines) for call in unit.calls):
+                if last_name(node.func) == function.name:
                     passed = node.args[position : position + 1] + [
                         keyword.value for keyword in node.keywords if keyword.arg == parameter
                     ]
