@@ -180,9 +180,9 @@ class HandleAnalysis:
             ):
                 continue
             target = node.targets[0] if isinstance(node, ast.Assign) else _appended_to(call)
-            if not isinstance(node, ast.Assign) and target is not None:
-                if not isinstance(call := call.args[0], ast.Call):
-                    continue
+            is_appended = not isinstance(node, ast.Assign) and target is not None
+            if is_appended and not isinstance(call := call.args[0], ast.Call):
+                continue
             name = self._started_collective(scope, call)
             tried += bool(name)
             is_stored = (
