@@ -642,6 +642,9 @@ def test_an_endless_loop_is_named_where_it_calls() -> None:
     source = {EVAL: SourceContext("evaluate", 70, "", loops=(loop,))}
     assert root_of(judge(rows, source=source)) == ("computing-long", 2, EVAL.line)
     assert root_of(judge(rows)) == ("computing-long", 2, inner.line)
+    test = Guard(22, "if too_long", "body", rank_dependent=False)
+    source = {inner: SourceContext("rollout", 20, "continue", guards=(test,))}
+    assert root_of(judge(rows, source=source)) == ("computing-long", 2, 22)
 
 
 def test_a_rank_that_waits_for_a_processor_computes() -> None:

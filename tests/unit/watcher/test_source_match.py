@@ -134,6 +134,15 @@ def test_a_repeated_call_is_not_explained_by_an_exception_that_skips_it(odd, is_
     assert (refined(before, B09, swallowed) is not before) == is_used
 
 
+def test_the_line_at_which_a_rank_left_a_loop_keeps_its_cause():
+    """Lint has another view of the same `break`: that it skips a collective."""
+    before = verdict("uneven-inputs", 0, 41)
+    ends = hint("exit", 41, 44, cause="rank-skips-collective")
+    root = refined(before, B09, ends).root
+    assert (root.cause, root.subject.rank, root.subject.line) == ("uneven-inputs", 0, 41)
+    assert "lint: exit reports this line" in root.evidence[-1].text
+
+
 @pytest.mark.parametrize(
     "other",
     [

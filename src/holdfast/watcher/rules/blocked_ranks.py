@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from holdfast.causes.data.dataloader_worker_died import DATALOADER_WORKER_DIED
 from holdfast.causes.data.file_io_blocked import FILE_IO_BLOCKED
 from holdfast.causes.performance.computing_long import COMPUTING_LONG
@@ -150,7 +152,8 @@ def explain_elsewhere(state: RankState, source: SourceContexts, waited: str) -> 
 def _line_of_loop(state: RankState, source: SourceContexts) -> SourceLine | None:
     """Return the line of work that does not end, from stacks over a longer time.
 
-    It is the last line reached in the innermost function, unless a ``while`` loop calls that one.
+    It is the last line reached in the innermost function, unless a ``while`` loop calls that one;
+    of a ``continue``, it is the test before it.
     """
     if not state.steady:
         return None
@@ -158,7 +161,11 @@ def _line_of_loop(state: RankState, source: SourceContexts) -> SourceLine | None
     loops = context.loops if context is not None else ()
     if loops and loops[-1].header.startswith("while"):
         return state.steady[0]
-    return state.steady[-1]
+    last = state.steady[-1]
+    context = source.get(last)
+    if context is not None and context.text == "continue" and context.guards:
+        return replace(last, line=context.guards[-1].line)
+    return last
 
 
 def _awaited_outside(state: RankState) -> str:

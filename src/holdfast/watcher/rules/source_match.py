@@ -105,11 +105,14 @@ def refine(
 def _is_direct(root: Finding, hint: SourceHint, ranks: Sequence[RankState]) -> bool:
     """Return whether the run shows the cause itself.
 
-    That is the line at which a rank left the script, or a call that was skipped although all ranks
-    made it once per turn before: not once per iteration of an inner loop.
+    That is the line at which a rank left the script or, if the hint has the same line, a loop; or a
+    call that was skipped although all ranks made it once per turn before: not once per iteration of
+    an inner loop.
     """
     if root.cause == RANK_SKIPS_COLLECTIVE.name:
         return hint.kind == "loop"
+    if root.cause == UNEVEN_INPUTS.name:
+        return (hint.place.file, hint.place.line) == (root.subject.file, root.subject.line)
     state = next((state for state in ranks if state.rank == root.subject.rank), None)
     return (
         root.cause == RANK_EXITS_EARLY.name
