@@ -81,6 +81,8 @@ COLLECTIVES = rows(
         r"socketPoll.{0,80}timed out",
     ),
     ("socket-timeout", r"Timed out receiving the shared seed"),
+    # What torch_npu prints before an error of Ascend's libraries.
+    ("record-rank", r"\(PID:\d{1,8}, Device:-?\d{1,3}, RankID:\d{1,6}\)"),
     # Huawei's HCCL: a rank that waited for another.
     (
         "socket-timeout",
