@@ -126,7 +126,7 @@ TRAINING = rows(
     ("progress", r"(?:loss|Loss|LOSS)['\"]?[:=]? ?(?P<loss>\d)"),
     ("progress", r"Epoch\(train\) +\[(?P<step>\d+)\]", r"'epoch': '?(?P<epoch>[\d.]+)"),
     ("pace", r"elapsed time per iteration \((?P<unit>m?s)\): (?P<seconds>[\d.]+)"),
-    ("pace", r"\b(?P<seconds>\d{1,5}\.\d{1,4}) ?s(?:ec)?/(?:step|iter)\b"),
+    ("pace", r"\b(?P<step_seconds>\d{1,5}\.\d{1,4}) ?s(?:ec)?/(?:step|iter)\b"),
     ("scheduler-status", r"is running for \d|is waiting to be scheduled|\bJOBID\b"),
     (
         "preparing",
