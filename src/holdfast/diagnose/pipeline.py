@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import MissingFile
 from holdfast.core.findings import Fact, Level, Verdict
+from holdfast.core.gc_pause import gc_paused
 from holdfast.core.rank_table import RankState
 from holdfast.diagnose import combined_sources, memory_snapshot_rules, process_exits, trace_files
 from holdfast.diagnose.combined_sources import RankTables
@@ -124,7 +125,8 @@ def diagnose(
     ]
     verdict = evidence.earlier_verdict or Verdict(question=QUESTION)
     if verdicts or logs is not None:
-        verdict = merge(verdicts, judge_logs(logs) if logs is not None else None)
+        with gc_paused():  # 100,000 logs have as many facts
+            verdict = merge(verdicts, judge_logs(logs) if logs is not None else None)
     verdict = replace(verdict, unseen=(*verdict.unseen, *_unread(evidence)))
     if verdict.root is not None and tables.traces is not None:
         variables = audit_recorded(tables.traces.facts)[:MAX_VARIABLES]

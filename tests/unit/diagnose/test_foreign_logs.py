@@ -22,6 +22,25 @@ def test_timeouts_of_hccl_are_waits_for_the_rank_that_works() -> None:
     assert root_of(log) == ("checkpoint-io-slow-timeout", 0)
 
 
+def test_the_late_error_of_an_ascend_device_is_an_echo_of_the_missing_rank() -> None:
+    log = (
+        f"{STEPS}EI0002: [PID: 29] 2025-10-11 The wait execution of the Notify register times out. Reason: "
+        "The Notify register has not received the Notify record from remote rank: [2].\n"
+        "RuntimeError: npuSynchronizeDevice:build/x.ts:479 NPU function error: "
+        "AclrtSynchronizeDeviceWithTimeout, error code is 507048\n"
+    )
+    assert root_of(log) == ("rank-missing-collective", 2)
+
+
+def test_an_error_of_ascends_libraries_is_of_the_rank_in_the_line_above() -> None:
+    log = (
+        "[ERROR] 2024-05-21-11:57:54 (PID:92, Device:3, RankID:3) ERR02200 DIST call hccl api failed.\n"
+        "EJ0001: Failed to initialize the HCCP process. Reason: Maybe the last training process is "
+        "running.\n"
+    )
+    assert root_of(log) == ("gpu-in-use", 3)
+
+
 def test_a_record_of_several_lines_is_of_the_rank_of_its_first() -> None:
     log = "[n1 rank 1] step 9 loss 2.0\n[n1 rank 2] unhandled: " + TRACEBACK + watchdog(0, 811)
     assert root_of(log) == ("python-exception-on-one-rank", 2)

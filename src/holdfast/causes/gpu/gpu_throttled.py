@@ -35,8 +35,18 @@ GPU_THROTTLED = Cause(
             tier=Tier.WAITING,
             confidence=0.5,
             sentence="the GPU lowers its clocks because of heat or power",
-            patterns=("HW (?:Thermal |Power Brake )?Slowdown +: Active",),
-            examples=("        HW Thermal Slowdown                          : Active",),
+            patterns=(
+                "HW (?:Thermal |Power Brake )?Slowdown +: Active",
+                # DCGM's health watch
+                r"clocks? (?:event|throttling) due to (?:thermal|power) violation in GPU \d",
+            ),
+            examples=(
+                "        HW Thermal Slowdown                          : Active",
+                (
+                    "dcgm ERROR [[Health]] Detected a WARNING in health system Thermal: 'Detected "
+                    "clocks event due to thermal violation in GPU 2. Verify that the cooling works"
+                ),
+            ),
             counter_examples=("        HW Thermal Slowdown                          : Not Active",),
         ),
     ),

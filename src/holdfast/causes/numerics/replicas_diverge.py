@@ -39,6 +39,11 @@ REPLICAS_DIVERGE = Cause(
                     r"|out of sync).{0,60}\b(?:ranks?|replicas|workers|processes)\b"
                 ),
                 (
+                    r"(?:[Pp]aram(?:eter)?|[Ww]eight|[Gg]radient|[Mm]odel|[Ss]tate)s? "
+                    r"(?:hash(?:es)?|checksums?) .{0,40}(?:not match|mismatch|differ).{0,60}\b"
+                    r"(?:ranks?|replicas|workers|processes)\b"
+                ),
+                (
                     "(?:[Rr]eplicas|[Dd]ata.parallel ranks) (?:have |are )?(?:diverged|out of sync"
                     "|not in sync|differ)"
                 ),
@@ -49,6 +54,7 @@ REPLICAS_DIVERGE = Cause(
                     "replicas (rank 2 differs)"
                 ),
                 "[rank0]: RuntimeError: replicas have diverged: checksum 41aa on rank 0, 93bc on 2",
+                "AssertionError: Parameter hashes not matching across DP replicas",
             ),
             counter_examples=(
                 "checked parameters: no difference between ranks",

@@ -146,6 +146,10 @@ def _identify(
     is_binary = kind in (EvidenceKind.TRACE, EvidenceKind.DUMP, EvidenceKind.SNAPSHOT)
     encoding = detect_encoding(head) if not is_binary or head[:1] == b"\xff" else None
     errors: list[str] = []
+    path = location.path if encoding == "utf-8" else ""
+    if kind is EvidenceKind.LOG and encoding == "utf-8" and len(head) == location.size:
+        reopen = partial(io.BytesIO, head)
+        return EvidenceFile(location.name, kind, location.size, reopen, errors, path, head)
 
     def open_safely() -> BinaryIO:
         raw = FaultTolerantStream(opener(), partial(_append_once, errors), location.budget)
@@ -154,10 +158,7 @@ def _identify(
         stream = buffered(raw, location.size)
         return stream if encoding in (None, "utf-8") else buffered(Utf8Stream(stream, encoding))
 
-    path = location.path if encoding == "utf-8" else ""
-    is_whole = kind is EvidenceKind.LOG and encoding == "utf-8" and len(head) == location.size
-    open_file, content = (partial(io.BytesIO, head), head) if is_whole else (open_safely, None)
-    return EvidenceFile(location.name, kind, location.size, open_file, errors, path, content)
+    return EvidenceFile(location.name, kind, location.size, open_safely, errors, path)
 
 
 def _append_once(errors: list[str], text: str) -> None:

@@ -33,6 +33,8 @@ _ECHO_TEXTS = re.compile(
     r"|[Cc]onnection (?:reset|closed|refused|aborted)|Broken pipe|Socket [Tt]imeout"
     r"|monitoredBarrier|Application timeout|TCPStore|[Tt]imed out|remote (?:peer|process)|EOFError"
     r"|Store.{0,20}(?:timeout|wait)"
+    # a stream of an Ascend device that waited in vain
+    r"|Synchronize\w*,? error code is (?:507046|507048|107020)"
 )
 _ECHO_TYPES = re.compile(
     r"(?:Dist\w*Error|BrokenPipeError|ConnectionError|ConnectionResetError|TimeoutError|EOFError)$"

@@ -71,15 +71,21 @@ def _ranks_of_ends(
 ) -> dict[tuple[str, int], int]:
     """Return the ranks of lines that report the end of a process or pod, or a fault of a GPU.
 
-    The lines of a record below its first may lack the rank of its traceback.
+    The lines of a record below its first may lack the rank of its traceback, or of its first line.
     """
+    first_lines = {
+        (one.line.source, one.line.number): one.line.rank
+        for one in facts.signals
+        if one.name == "record-rank"
+    }
     found = {
         (one.line.source, one.line.number): one.line.rank
         for one in facts.tracebacks
         if one.line.rank is not None
     }
     for one in facts.signals:
-        rank = None
+        before = one.line.source, one.line.number - 1
+        rank = first_lines.get(before) if one.line.rank is None else None
         if one.name == "xid":
             rank = processes.of_bus(one.line, str(one.fields["pci"]))
         if rank is None and one.name in _ENDS_OF_PROCESSES:

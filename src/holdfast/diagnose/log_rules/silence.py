@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable
 
 from holdfast.causes.data.dataloader_worker_died import DATALOADER_WORKER_DIED
+from holdfast.causes.gpu.gpu_throttled import GPU_THROTTLED
 from holdfast.causes.gpu.iommu_acs_p2p_hang import IOMMU_ACS_P2P_HANG
 from holdfast.causes.performance.watchdog_timeout_straggler import WATCHDOG_TIMEOUT_STRAGGLER
 from holdfast.causes.sync.rank_missing_collective import RANK_MISSING_COLLECTIVE
@@ -48,18 +49,28 @@ def find_stalled_output(index: LogIndex) -> Iterable[CauseCandidate]:
 
 
 def find_slowdown(index: LogIndex) -> Iterable[CauseCandidate]:
-    """Yield steps that become slower and stay so."""
-    paces = [signal for signal in index.all("pace") if signal.fields.get("seconds")]
+    """Yield steps that become slower and stay so; a GPU that lowers its clocks is the cause."""
+    reason = index.first("gpu-slowdown")
+    # Single steps vary too much to show a slowdown on their own.
+    names = ("seconds",) if reason is None else ("seconds", "step_seconds")
+    paces = [one for one in index.all("pace") if any(one.fields.get(name) for name in names)]
     if len(paces) < MIN_STEPS:
         return
-    seconds = [float(signal.fields["seconds"]) for signal in paces]
+    seconds = [
+        float(next(one.fields[name] for name in names if name in one.fields)) for one in paces
+    ]
     early = statistics.median(seconds[: len(seconds) // 2])
     late = seconds[-max(2, len(seconds) // 3) :]
     if min(late) < SLOWER * early:
         return
     message = f"steps became slower without an error: from {early:.2f} s to {late[-1]:.2f} s"
     lines = (paces[0].line, paces[-1].line)
-    yield CauseCandidate(WATCHDOG_TIMEOUT_STRAGGLER.name, Tier.SILENCE, 0.5, message, lines)
+    if reason is None:
+        yield CauseCandidate(WATCHDOG_TIMEOUT_STRAGGLER.name, Tier.SILENCE, 0.5, message, lines)
+        return
+    message += ", and a GPU lowers its clocks because of heat or power"
+    lines = (reason.line, *lines)
+    yield CauseCandidate(GPU_THROTTLED.name, Tier.SILENCE, 0.7, message, lines)
 
 
 def find_p2p_hang(index: LogIndex) -> Iterable[CauseCandidate]:

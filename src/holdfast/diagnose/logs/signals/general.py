@@ -81,6 +81,8 @@ COLLECTIVES = rows(
         r"socketPoll.{0,80}timed out",
     ),
     ("socket-timeout", r"Timed out receiving the shared seed"),
+    # What torch_npu prints before an error of Ascend's libraries.
+    ("record-rank", r"\(PID:\d{1,8}, Device:-?\d{1,3}, RankID:\d{1,6}\)"),
     # Huawei's HCCL: a rank that waited for another.
     (
         "socket-timeout",
@@ -124,6 +126,7 @@ TRAINING = rows(
     ("progress", r"(?:loss|Loss|LOSS)['\"]?[:=]? ?(?P<loss>\d)"),
     ("progress", r"Epoch\(train\) +\[(?P<step>\d+)\]", r"'epoch': '?(?P<epoch>[\d.]+)"),
     ("pace", r"elapsed time per iteration \((?P<unit>m?s)\): (?P<seconds>[\d.]+)"),
+    ("pace", r"\b(?P<step_seconds>\d{1,5}\.\d{1,4}) ?s(?:ec)?/(?:step|iter)\b"),
     ("scheduler-status", r"is running for \d|is waiting to be scheduled|\bJOBID\b"),
     (
         "preparing",
