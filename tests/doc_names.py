@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import holdfast
-from holdfast.core.errors import CollectiveFailed, CollectiveTimeout
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 log = logging.getLogger(__name__)

@@ -91,7 +91,6 @@ MORE_NAMES = {
     "README.md": "metrics, loader = metrics, batches",
     "docs/checkpoints.md": "ddp = DistributedDataParallel(model)",
     "docs/collectives.md": """
-loader = holdfast.loop(loader, holdfast.Checkpoint("loop", model=model), epochs=1)
 statistics, everything, mine, weights = (torch.ones(8) for _ in range(4))
 correct, histogram, counts, out_of_memory, error, path = tensor, tensor, tensor, False, None, "w.pt"
 count, worst, evaluation, write_on_rank_0 = 8, loss, dist.new_group(), Path("export").touch
@@ -124,7 +123,13 @@ LOG = "../golden/public_logs/driver-too-old/job.log"
 CHECKPOINTS = "../golden/checkpoints/stored"
 #: Page -> file in its folder -> the file of ``tests/doc_files`` that it is a copy of.
 FILES = {
-    "docs/checklists.md": {"train.py": "save.txt"},
+    "docs/checklists.md": {
+        "train.py": "save.txt",
+        "holdfast-runs/r1/ledger.jsonl": "ledger.jsonl",
+        "data/1.tar": LOG,
+        "data/runs/1/log": LOG,
+        "logs/job.log": LOG,
+    },
     "docs/ckpt.md": {
         "step-300": f"{CHECKPOINTS}/accelerate_folder.tar.xz:accelerate_folder-fsdp2-sharded-2/saved",
         "torn": f"{CHECKPOINTS}/interrupted.tar.xz:interrupted-1/torn",
@@ -146,7 +151,7 @@ FILES = {
         "save.py": "save.txt",
         "walk.ipynb": "walk.json",
     },
-    "docs/out-of-memory.md": {"train.log": "out_of_memory.log"},
+    "docs/out-of-memory.md": {"train.log": "out_of_memory.log", "rank0.pickle": "snapshot.pickle"},
     "docs/plan.md": {
         "path/to/config.json": "config.json",
         "ds_config.json": "ds_config.json",
@@ -161,7 +166,13 @@ FILES = {
     },
 }
 #: What pages name that this machine does not have -> what is used in its place.
-STAND_INS = {"/data/": "data/", "/shared/": "shared/", "/tmp/": "tmp/", "/other/": "other/"}
+STAND_INS = {
+    "s3://": "bucket/",
+    "/data/": "data/",
+    "/shared/": "shared/",
+    "/tmp/": "tmp/",
+    "/other/": "other/",
+}
 
 
 class Block(NamedTuple):
