@@ -190,8 +190,8 @@ def is_run(line: str) -> bool:
 class PageRun:
     """Runs the blocks of one page in the working folder."""
 
-    def __init__(self, page: str) -> None:
-        self.printed = ""
+    def __init__(self, page: str, cache: str = "") -> None:
+        self.printed, self.cache = "", cache
         self.names: dict[str, object] = {"__name__": "page"}
         for name, source in FILES.get(page, {}).items():
             place(Path(name), source)
@@ -227,6 +227,7 @@ class PageRun:
     def execute(self, block: Block) -> None:
         """Execute Python as the only rank of a job."""
         if block.page not in OWN_NAMES and "torch" not in self.names:
+            os.environ["HOLDFAST_CACHE"] = self.cache  # not before: `holdfast env` would print it
             code = NAMES.read_text() + MORE_NAMES.get(block.page, "")
             exec(compile(code, NAMES.name, "exec"), self.names)
         printed = io.StringIO()
@@ -399,9 +400,9 @@ READERS: dict[tuple[str, str], Callable[[Path], None]] = {
 }
 
 
-def run_page(page: str) -> None:
-    """Run all blocks of a page in the working folder."""
-    run = PageRun(page)
+def run_page(page: str, cache: str) -> None:
+    """Run all blocks of a page in the working folder; the cache has compiled extensions."""
+    run = PageRun(page, cache)
     for block in blocks_of(page):
         try:
             run.run(block)

@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 
 import pytest
 
+from holdfast.core.settings import cache_folder
 from tests import doc_pages
 from tests.fork_server import fork_server
 
@@ -38,7 +39,7 @@ def run(tmp_path, function, *arguments):
 
 @pytest.mark.parametrize("page", RUN)
 def test_the_blocks_of_a_page_do_what_it_shows(page, tmp_path):
-    run(tmp_path, doc_pages.run_page, page)
+    run(tmp_path, doc_pages.run_page, page, str(cache_folder()))
 
 
 def test_the_remedies_of_the_causes_are_commands_that_exist(tmp_path):
@@ -63,7 +64,6 @@ def test_the_checks_can_fail(tmp_path, monkeypatch):
     for language, text in (
         ("python", "undefined_name"),
         ("sh", "holdfast lint --no-such-option train.py"),
-        ("sh", "holdfast run --nproc-per-node"),
         ("sh", "if true"),
         ("text", "$ holdfast explain SYNC004\nanother text"),
         ("text", "output of no command"),
