@@ -10,8 +10,6 @@ statistics, everything, mine, weights, correct, histogram, counts = torch.ones(7
 out_of_memory, error, path = False, None, "w.pt"
 count, worst, loss_sum, evaluation, write_on_rank_0 = 8, 2.0, 3.0, dist.new_group(), Path("export").touch
 torch.save(weights, path)
-metrics = torch.nn.Module()
-metrics.compute = dict
 """,
     "docs/evaluation.md": "keep_if_best, log = print, print",
     "docs/frameworks.md": """
@@ -77,8 +75,6 @@ FILES = {
         "logs/job.log": LOG,
         "slurm-42.out": LOG,
         "dumps/stacks.txt": "stacks.txt",
-        "master/train.log": LOG,
-        "worker/train.log": LOG,
     },
 }
 #: What pages name that this machine does not have -> what is used in its place.
