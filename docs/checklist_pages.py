@@ -20,6 +20,7 @@ holdfast checklist tools --json | jq '.items[] | select(.state != "ok") | .id'
 
 Lines of `holdfast checklist recovery --logs logs/` after a job ran out of memory:
 
+<!-- not run: describes another job -->
 ```text
 checklist recovery: 5 items: 1 ok, 1 absent, 2 error, 1 unknown
     recovery  ✗  The logs contain no failure (cause)

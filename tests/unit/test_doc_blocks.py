@@ -1,17 +1,13 @@
-"""Every code block of the documentation is valid: commands and options exist, Python names too.
+"""Names in the documentation exist: of commands in sentences, of Python in blocks, of files in links.
 
-Blocks of output are marked as ``text``.
+``test_doc_pages.py`` runs the blocks. Blocks of output are marked as ``text``.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
-import shlex
 import textwrap
-import tomllib
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -19,12 +15,12 @@ from typing import Any
 
 import click
 import pytest
-import yaml
 
 import holdfast
 from holdfast.cli import COMMANDS, root
 from holdfast.cli.run import OPTIONS
 from holdfast.cli.torchrun_options import leading_options
+from tests.doc_pages import CONFIGURATION, SHELL, commands_in
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -39,41 +35,13 @@ FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 #: A block without a fence, which is neither marked nor checked.
 INDENTED = re.compile(r"\n\n( {4}\S.*)")
 INLINE = re.compile(r"`(holdfast [a-z][^`]*)`")
-SHELL = {"sh", "bash", "console"}
-LANGUAGES = SHELL | {"python", "toml", "yaml", "json", "text", "diff", "sql"}
-#: Where a command ends, in words as shlex splits them.
-ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "2>", "2>&1", "<"}
+LANGUAGES = SHELL | CONFIGURATION | {"python", "text", "diff"}
 PACKAGE = ROOT / "src" / "holdfast"
 
 
 def blocks_of(page: Path) -> list[tuple[str, str]]:
     """Return the language and text of each block."""
     return [(info.split(" ")[0], text) for info, text in BLOCK.findall(page.read_text())]
-
-
-def commands_of(language: str, text: str) -> Iterator[list[str]]:
-    """Yield the words after each ``holdfast`` of a block of shell or output."""
-    lines = text.replace("\\\n", " ").splitlines()
-    if language != "sh":
-        lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    for line in lines:
-        yield from commands_in(line)
-
-
-def commands_in(line: str) -> Iterator[list[str]]:
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
-    lexer.whitespace_split = True
-    found: list[str] = []
-    inside = False
-    for word in [*lexer, ";"]:
-        if word in ENDS:
-            if inside:
-                yield found
-            found, inside = [], False
-        elif inside:
-            found.append(word)
-        else:
-            inside = word == "holdfast"
 
 
 def check_command(words: list[str]) -> None:
@@ -184,22 +152,12 @@ def source_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-PARSERS: dict[str, Any] = {
-    "python": check_python,
-    "toml": tomllib.loads,
-    "yaml": lambda text: list(yaml.safe_load_all(text)),
-    "json": json.loads,
-}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_a_page_is_valid(page):
     for language, text in blocks_of(page):
         assert language in LANGUAGES, f"unmarked block (output is `text`): {text[:60]!r}"
-        if language in PARSERS:
-            PARSERS[language](text)
-        for words in commands_of(language, text) if language in {*SHELL, "text"} else ():
-            check_command(words)
+        if language == "python":
+            check_python(text)
     assert not INDENTED.findall(FENCED.sub("", page.read_text())), "a block without a fence"
     for text in INLINE.findall(BLOCK.sub("", page.read_text())):
         for words in commands_in(text):

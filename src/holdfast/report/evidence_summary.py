@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -24,12 +25,19 @@ def render_evidence(
     elapsed_s: float,
     width: int | None = None,
 ) -> None:
-    """Print the files ``read`` (kind, name, bytes) and those ``skipped`` (name, reason)."""
+    """Print the files ``read`` (kind, name, bytes) and those ``skipped`` (name, reason).
+
+    A common absolute folder of several files is printed once.
+    """
+    folder = _common_folder([name for _, name, _ in read] + [name for name, _ in skipped])
+    read = [(kind, name.removeprefix(folder), size) for kind, name, size in read]
+    skipped = [(name.removeprefix(folder), why) for name, why in skipped]
     size = sum(bytes_read for _, _, bytes_read in read)
     headline = f"{pluralize(len(read), 'file')} read, {size_text(size)} in {elapsed_s:.1f} s"
     if skipped:
         headline += f"; {len(skipped):,} skipped"
     sections = (
+        ReportSection("folder", (ReportRow(one_line(folder)),) if folder else ()),
         ReportSection("read", _by_kind(read)),
         ReportSection("skipped", _by_reason(skipped)),
     )
@@ -52,6 +60,14 @@ def render_collectives(facts: Sequence[Fact], *, file: TextIO, width: int | None
         file,
         width,
     )
+
+
+def _common_folder(names: Sequence[str]) -> str:
+    """Return the absolute folder of several files, with a slash at its end; empty if none."""
+    if len(names) < 2 or not all(name.startswith("/") for name in names):
+        return ""
+    folder = os.path.commonpath([name.rpartition("/")[0] for name in names])
+    return f"{folder}/" if folder.strip("/") else ""
 
 
 def _by_kind(read: Sequence[tuple[str, str, int]]) -> tuple[ReportRow, ...]:

@@ -105,7 +105,7 @@ def allocate_batch(
 ) -> BatchAllocation:
     """Divide ``batch`` samples; every rank gets at least one in each of its micro-batches.
 
-    ``meet_s`` is the time of a synchronization (its exposed collectives), in seconds.
+    ``sync_s`` is the time of a synchronization (its exposed collectives), in seconds.
 
     Raises:
         InvalidValue: no kind, no rank, invalid times, or a batch that cannot be divided exactly.
