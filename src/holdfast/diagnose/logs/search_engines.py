@@ -94,15 +94,8 @@ def compile_with_hyperscan(
     ``compile_with_re``.
     """
     kinds = [(row in separate) + (row in frequent) for row in range(len(patterns))]
-    groups = [[row for row, kind in enumerate(kinds) if kind == one] for one in range(3)]
     create = load_database if only_stored else compile_database
-    databases = [
-        create(
-            tuple((row, patterns[row]) for row in group), frozenset(once).intersection(group), kind
-        )
-        for kind, group in enumerate(groups)
-        if group
-    ]
+    databases = _create_databases(patterns, kinds, frozenset(once), create)
     if None in databases:
         return None
     scratch_of = importlib.import_module("hyperscan").Scratch
@@ -137,6 +130,21 @@ def compile_with_hyperscan(
                 yield begin, end, rows
 
     return search
+
+
+def _create_databases(
+    patterns: Sequence[SearchPattern],
+    kinds: Sequence[int],
+    once: frozenset[int],
+    create: Callable[[_NumberedPatterns, frozenset[int], int], Any],
+) -> list[Any]:
+    """Return a database for the patterns of each kind that there is; None for a missing one."""
+    groups = [[row for row, kind in enumerate(kinds) if kind == one] for one in range(3)]
+    return [
+        create(tuple((row, patterns[row]) for row in group), once.intersection(group), kind)
+        for kind, group in enumerate(groups)
+        if group
+    ]
 
 
 def _end_of_first(block: bytes) -> int:
