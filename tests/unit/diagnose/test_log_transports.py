@@ -168,6 +168,7 @@ def test_a_prefix_is_learned_from_two_different_lines_after_it() -> None:
         "x = [1, 2,\n3]\n",
         "C:\\new\\nothing\\nowhere\n",
         "AT&T\n",
+        f"UserWarning: lr_scheduler.step() before {'o' * 20}.step()\nstep 3/90\n" * 5 + "Killed\n",
     ],
 )
 def test_a_plain_log_is_not_changed(log: str) -> None:

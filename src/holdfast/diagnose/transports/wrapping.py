@@ -72,8 +72,13 @@ def _recognize_editor(
         return None
     full = [_is_full(line, after, width) for line, after in pairwise(contents)]
     starts = _beginnings(contents, full)
-    continuing = (after for after, is_full in zip(contents[1:], full, strict=True) if is_full)
-    if sum(not _begins(after, starts) for after in continuing) < _MIN_BROKEN_BY_EDITOR:
+    # A line that occurs repeatedly is whole: parts of a line that was broken occur once.
+    continuing = {
+        line: after
+        for (line, after), is_full in zip(pairwise(contents), full, strict=True)
+        if is_full
+    }
+    if sum(not _begins(after, starts) for after in continuing.values()) < _MIN_BROKEN_BY_EDITOR:
         return None
     return partial(WrappedLines, width, starts, between_words=True)
 
