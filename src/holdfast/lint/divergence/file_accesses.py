@@ -12,7 +12,7 @@ from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.path_names import path_text
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.sources.modules import Function, dotted_name
+from holdfast.lint.sources.modules import Function, dotted_name, last_name
 
 #: Functions by canonical name: the kind of access, and position and name of the path.
 _FUNCTIONS = {
@@ -46,7 +46,6 @@ _OF_PATH = {
 #: Methods that write to the path in their first argument.
 _TO_PATH = frozenset({
     "to_csv", "to_parquet", "to_json", "save_to_disk", "savefig", "save_pretrained",
-    "save_checkpoint",
 })  # fmt: skip
 #: Those that write several files below it.
 _TO_FOLDER = frozenset({"save_to_disk", "save_pretrained", "save_checkpoint"})
@@ -58,6 +57,7 @@ ONE_RANK_WORDS = re.compile(
     r"|worker|should|dist|ddp|world|only_on",
     re.IGNORECASE,
 )
+_FOLDER_NAME = re.compile(r"(?:dir|path|folder|file)(?:name)?$", re.IGNORECASE)
 _TOLERANCE = frozenset({"exist_ok", "missing_ok", "ignore_errors", "onerror", "dirs_exist_ok"})
 _OWN_KINDS = frozenset({
     TaintKind.RANK, TaintKind.LOCAL_RANK, TaintKind.OWN, TaintKind.HOST, TaintKind.TIME,
@@ -129,7 +129,7 @@ def _method_access(call: LibraryCall) -> tuple[str, ast.expr | None, Value] | No
     name, node = call.name, call.arguments.node(0, "path")
     if name in _OF_PATH:
         return _OF_PATH[name], call.receiver_node, call.receiver
-    if name in _TO_PATH or (name == "save" and _joins(node)):
+    if name in _TO_PATH or (name in ("save", "save_checkpoint") and _joins(node)):
         return "writes", node, call.first()
     return None
 
@@ -141,6 +141,8 @@ def _joins(node: ast.expr | None) -> bool:
             return True
         case ast.JoinedStr(values=values):
             return any("/" in str(getattr(part, "value", "")) for part in values)
+        case ast.Name() | ast.Attribute():
+            return _FOLDER_NAME.search(last_name(node)) is not None
         case _:
             return False
 

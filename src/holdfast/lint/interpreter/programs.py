@@ -208,8 +208,11 @@ class Program:
         self._module_effects, self._root_effects = [], []
         for module in self._modules_in_order():
             module.variables[HEAP] = NO_FACTS
-            frame = module_frame(module)
+            frame, before = module_frame(module), dict(module.variables)
             state.run_block(frame, module.tree.body)
+            for name, value in module.variables.items():
+                if name != HEAP and value != before.get(name):
+                    state.summaries.record_write(module, name)
             body = summarize_path(frame.effects)
             self._recorder.record_divergences(frame, body)
             self._module_effects.append(body)
@@ -243,10 +246,11 @@ class Program:
         return name in self._called_names
 
     def _modules_in_order(self) -> Iterator[Module]:
-        """Yield the program's modules first, then its test modules."""
+        """Yield the program's modules first, scripts after what they import, then its tests."""
         state = self._state
+        modules = sorted(state.modules.values(), key=lambda module: "__main__" in module.text)
         for state.in_tests in (False, True):
-            yield from (item for item in state.modules.values() if item.is_test is state.in_tests)
+            yield from (item for item in modules if item.is_test is state.in_tests)
         state.in_tests = False
 
     def _run_uncalled(self, function: Function) -> None:
