@@ -208,11 +208,8 @@ class Program:
         self._module_effects, self._root_effects = [], []
         for module in self._modules_in_order():
             module.variables[HEAP] = NO_FACTS
-            frame, before = module_frame(module), dict(module.variables)
+            frame = module_frame(module)
             state.run_block(frame, module.tree.body)
-            for name, value in module.variables.items():
-                if name != HEAP and value != before.get(name):
-                    state.summaries.record_write(module, name)
             body = summarize_path(frame.effects)
             self._recorder.record_divergences(frame, body)
             self._module_effects.append(body)
