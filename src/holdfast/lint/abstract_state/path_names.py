@@ -170,6 +170,12 @@ def path_text(state: InterpreterState, frame: Frame, node: ast.expr) -> str | No
     return text if text and text.strip("*@./_-?") else None
 
 
+def forget_functions() -> None:
+    """Forget the functions of a program that is done, which hold its syntax trees."""
+    _assigned.cache_clear()
+    _returned_values.cache_clear()
+
+
 def passed_paths(
     state: InterpreterState, frame: Frame, node: ast.expr, function: Function, arguments: Arguments
 ) -> tuple[tuple[str, str], ...]:

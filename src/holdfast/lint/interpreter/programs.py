@@ -35,6 +35,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import positional_arguments
 from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
+from holdfast.lint.abstract_state.path_names import forget_functions
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import BARE
 from holdfast.lint.divergence.environment_variables import find_set_variables
@@ -102,6 +103,7 @@ class Program:
             self._run_to_fixpoint()
             divergences = self._collect_divergences()
         state.release()
+        forget_functions()
         modules = state.modules.values()
         patterns = (
             find_patterns(modules, state.symbols),
