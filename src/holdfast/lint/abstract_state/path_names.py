@@ -170,17 +170,23 @@ def path_text(state: InterpreterState, frame: Frame, node: ast.expr) -> str | No
     return text if text and text.strip("*@./_-?") else None
 
 
+def forget_functions() -> None:
+    """Forget the functions of a program that is done, which hold its syntax trees."""
+    _assigned.cache_clear()
+    _returned_values.cache_clear()
+
+
 def passed_paths(
-    state: InterpreterState, frame: Frame, function: Function, arguments: Arguments
+    state: InterpreterState, frame: Frame, node: ast.expr, function: Function, arguments: Arguments
 ) -> tuple[tuple[str, str], ...]:
     """Return the paths that a call passes for the parameters of a function."""
     place = _Place(state, frame.function, frame.scope.module)
     inside = _Place(state, function, function.module)
     passed = []
     for at, name in enumerate(_parameters(function.node)):
-        node = arguments.node(at if at < len(function.parameters) else -1, name)
-        text = place.text(node) if node is not None else inside.text(function.default_of(name))
-        passed.append((name, text or f"?{name}"))
+        given = arguments.node(at if at < len(function.parameters) else -1, name)
+        text = place.text(given) if given is not None else inside.text(function.default_of(name))
+        passed.append((name, text or f"?{name}:{node.lineno}"))
     return tuple(passed)
 
 

@@ -8,10 +8,11 @@ import re
 from holdfast.lint.abstract_domain.effects import FileAccess, Marker
 from holdfast.lint.abstract_domain.values import UNKNOWN, TaintKind, Value, taint_kinds
 from holdfast.lint.abstract_state.abstract_objects import RANK_TEXT
-from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.path_names import path_text
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.sources.modules import Function
+from holdfast.lint.sources.modules import Function, dotted_name, last_name
 
 #: Functions by canonical name: the kind of access, and position and name of the path.
 _FUNCTIONS = {
@@ -21,7 +22,8 @@ _FUNCTIONS = {
     "os.path.exists": ("tests", 0, "path"), "os.path.isfile": ("tests", 0, "path"),
     "os.path.isdir": ("tests", 0, "s"), "shutil.rmtree": ("removes", 0, "path"),
     "os.remove": ("removes", 0, "path"), "os.unlink": ("removes", 0, "path"),
-    "os.rmdir": ("removes", 0, "path"), "shutil.copy": ("writes", 1, "dst"),
+    "os.rmdir": ("removes", 0, "path"), "os.removedirs": ("removes", 0, "name"),
+    "shutil.copy": ("writes", 1, "dst"),
     "shutil.copyfile": ("writes", 1, "dst"), "shutil.copytree": ("writes", 1, "dst"),
     "numpy.save": ("writes", 0, "file"), "numpy.savez": ("writes", 0, "file"),
     "numpy.load": ("reads", 0, "file"), "numpy.memmap": ("reads", 0, "filename"),
@@ -33,6 +35,8 @@ _FUNCTIONS = {
     "pandas.read_parquet": ("reads", 0, "path"), "pandas.read_json": ("reads", 0, "path_or_buf"),
     "h5py.File": ("reads", 0, "name"),
 }  # fmt: skip
+#: A function of the program or a library that writes to its second argument, by its name.
+_DOWNLOADS = re.compile(r"^(?:maybe_)?(?:download\w*|urlretrieve|get_file|fetch_file)$")
 #: Methods whose receiver is the path.
 _OF_PATH = {
     "write_text": "writes", "write_bytes": "writes", "read_text": "reads", "read_bytes": "reads",
@@ -40,9 +44,11 @@ _OF_PATH = {
     "is_file": "tests", "is_dir": "tests", "iterdir": "lists", "glob": "lists", "rglob": "lists",
 }  # fmt: skip
 #: Methods that write to the path in their first argument.
-_TO_PATH = frozenset(
-    {"to_csv", "to_parquet", "to_json", "save_to_disk", "savefig", "save_pretrained"}
-)
+_TO_PATH = frozenset({
+    "to_csv", "to_parquet", "to_json", "save_to_disk", "savefig", "save_pretrained",
+})  # fmt: skip
+#: Those that write several files below it.
+_TO_FOLDER = frozenset({"save_to_disk", "save_pretrained", "save_checkpoint"})
 #: Functions that start several processes or join them.
 _PARALLEL = frozenset({"accelerate.Accelerator", "lightning.Fabric"})
 #: Words of a decorator with which one rank runs a function.
@@ -51,6 +57,7 @@ ONE_RANK_WORDS = re.compile(
     r"|worker|should|dist|ddp|world|only_on",
     re.IGNORECASE,
 )
+_FOLDER_NAME = re.compile(r"(?:dir|path|folder|file)(?:name)?$", re.IGNORECASE)
 _TOLERANCE = frozenset({"exist_ok", "missing_ok", "ignore_errors", "onerror", "dirs_exist_ok"})
 _OWN_KINDS = frozenset({
     TaintKind.RANK, TaintKind.LOCAL_RANK, TaintKind.OWN, TaintKind.HOST, TaintKind.TIME,
@@ -75,7 +82,7 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
         FileAccess(
             kind,
             call.location,
-            text,
+            f"{text}/*" if call.name in _TO_FOLDER else text,
             call.frame.control,
             own=bool(taint_kinds(value.content) & _OWN_KINDS)
             or bool(value.length)
@@ -87,6 +94,15 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
             or kind == "extends",
         )
     )
+
+
+def record_named_access(
+    state: InterpreterState, frame: Frame, node: ast.expr, arguments: Arguments
+) -> None:
+    """Record the access of an unknown function, by its name."""
+    name = dotted_name(node.func) if isinstance(node, ast.Call) else ""
+    if _DOWNLOADS.match(name.rpartition(".")[2]):
+        record_access(state, LibraryCall(frame, node, name, arguments))
 
 
 def runs_on_one_rank(function: Function) -> bool:
@@ -102,12 +118,18 @@ def _access(call: LibraryCall) -> tuple[str, ast.expr | None, Value] | None:
     if name in _FUNCTIONS:
         kind, at, keyword = _FUNCTIONS[name]
         return kind, arguments.node(at, keyword), arguments.get(at, keyword) or UNKNOWN
+    if _DOWNLOADS.match(name.rpartition(".")[2]):
+        return "extends", arguments.node(1, "path"), arguments.get(1, "path") or UNKNOWN
     if name == "glob.glob":
         return "lists", _folder(arguments.node(0, "pathname")), call.first()
-    if call.receiver_node is not None and name in _OF_PATH:
+    return _method_access(call) if call.receiver_node is not None else None
+
+
+def _method_access(call: LibraryCall) -> tuple[str, ast.expr | None, Value] | None:
+    name, node = call.name, call.arguments.node(0, "path")
+    if name in _OF_PATH:
         return _OF_PATH[name], call.receiver_node, call.receiver
-    node = arguments.node(0, "path")
-    if call.receiver_node is not None and (name in _TO_PATH or (name == "save" and _joins(node))):
+    if name in _TO_PATH or (name in ("save", "save_checkpoint") and _joins(node)):
         return "writes", node, call.first()
     return None
 
@@ -119,6 +141,8 @@ def _joins(node: ast.expr | None) -> bool:
             return True
         case ast.JoinedStr(values=values):
             return any("/" in str(getattr(part, "value", "")) for part in values)
+        case ast.Name() | ast.Attribute():
+            return _FOLDER_NAME.search(last_name(node)) is not None
         case _:
             return False
 

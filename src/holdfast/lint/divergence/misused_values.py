@@ -64,15 +64,15 @@ def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
         call.frame.add_effect(Marker("joins", call.location, name))
     message = _lost_result(state, call) or _wrong_share(state, call)
     if message:
-        _record(state, call, *message)
+        _record(state, call.frame, call.node, *message)
     elif call.name in _DEVICE_CALLS or call.name in _DEVICE_METHODS:
         _record_device(state, call)
 
 
-def _record(state: InterpreterState, call: LibraryCall, kind: str, message: str) -> None:
-    if call.frame.scope.module.is_test:  # which runs on one host
+def _record(state: InterpreterState, frame: Frame, node: ast.AST, kind: str, message: str) -> None:
+    if frame.scope.module.is_test:  # which runs on one host
         return
-    at = call.location
+    at = frame.location(node)
     divergence = Divergence(
         kind, at, at, message.partition(":")[0], (), detail=message, by_name=True
     )
@@ -85,15 +85,11 @@ def record_unordered_share(
     """Record a rank's share of a list that other ranks may have in another order."""
     if not base.order or not taint_kinds(bounds) & RANK_KINDS:
         return
-    at = frame.location(node)
     message = (
         f"each rank takes a share of a list whose order is its own ({base.order[0].text}): shares "
         "overlap, and some elements are in none; sort it before"
     )
-    divergence = Divergence(
-        "habit-order", at, at, message.partition(":")[0], (), detail=message, by_name=True
-    )
-    state.summaries.current.divergences.setdefault(("habit-order", at), divergence)
+    _record(state, frame, node, "habit-order", message)
 
 
 def _lost_result(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:
@@ -129,7 +125,7 @@ def record_own_share(state: InterpreterState, call: LibraryCall, parameters: Seq
         share = (parameters.index("rank"), "rank", parameters.index(counts[0]), counts[0])
         message = _local_share(state, call, *share)
         if message is not None:
-            _record(state, call, *message)
+            _record(state, call.frame, call.node, *message)
 
 
 def _local_share(
@@ -152,25 +148,31 @@ def _local_share(
 
 def _record_device(state: InterpreterState, call: LibraryCall) -> None:
     """Record the global rank as the index of a GPU."""
-    arguments = call.arguments
     at = _DEVICE_CALLS.get(call.name, 0)
-    node, value = arguments.node(at, "index"), arguments.get(at, "index")
-    if node is None and call.name == "torch.device":
-        node, value = arguments.node(0, "type"), arguments.get(0, "type")
-    if isinstance(node, ast.JoinedStr) and len(node.values) > 1:
-        before, hole = node.values[-2:]
-        is_index = isinstance(before, ast.Constant) and str(before.value).endswith(":")
-        inner = hole.value if is_index and isinstance(hole, ast.FormattedValue) else None
-        if isinstance(inner, (ast.Name, ast.Attribute)):
-            with call.frame.collect_effects():
-                node, value = inner, state.evaluate(call.frame, inner)
-    if node is None or value is None or not _is_global_rank(value):
+    node, value = call.arguments.node(at, "index"), call.arguments.get(at, "index")
+    if node is not None and value is not None and _is_global_rank(value):
+        _record(state, call.frame, call.node, "habit-device", _device_message(state, node))
+
+
+def record_device_name(
+    state: InterpreterState, frame: Frame, node: ast.JoinedStr, values: Sequence[Value]
+) -> None:
+    """Record the global rank in the name of a GPU, such as ``f"cuda:{rank}"``."""
+    if len(values) < 2 or not _is_global_rank(values[-1]):
         return
-    message = (
-        f"the global rank `{state.unparse(node)}` is used as the index of a GPU: on the second "
+    before, hole = node.values[-2:]
+    prefix = str(before.value) if isinstance(before, ast.Constant) else ""
+    first = state.unparse(node.values[0])
+    if prefix.endswith(("cuda:", "npu:")) or (prefix == ":" and "device" in first):
+        index = hole.value if isinstance(hole, ast.FormattedValue) else hole
+        _record(state, frame, node, "habit-device", _device_message(state, index))
+
+
+def _device_message(state: InterpreterState, index: ast.expr) -> str:
+    return (
+        f"the global rank `{state.unparse(index)}` is used as the index of a GPU: on the second "
         "host there is no such GPU; use LOCAL_RANK"
     )
-    _record(state, call, "habit-device", message)
 
 
 def _is_global_rank(value: Value) -> bool:

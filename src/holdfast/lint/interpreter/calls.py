@@ -46,7 +46,7 @@ from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import with_bare_output
 from holdfast.lint.divergence.failures import record_failure, record_user_failure
-from holdfast.lint.divergence.file_accesses import record_access
+from holdfast.lint.divergence.file_accesses import record_access, record_named_access
 from holdfast.lint.divergence.misused_values import record_misuse, record_own_share
 from holdfast.lint.interpreter.functions import unknown_result
 from holdfast.lint.interpreter.iteration import is_sized, length_taint, own_length_taint
@@ -219,6 +219,7 @@ class CallEvaluator:
         """Return an unknown function's result, tainted like its arguments; lambdas are executed."""
         before = frame.facts
         record_user_failure(frame, node, arguments)
+        record_named_access(self.state, frame, node, arguments)
         for value in arguments.all_values:
             for obj in value.objects:
                 if (

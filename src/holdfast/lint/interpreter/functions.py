@@ -114,7 +114,7 @@ class FunctionRunner:
                 self.recorder.record_path_divergences((branch,))
             through = _is_forwarded(frame, node, dispatches=self._dispatches(function))
             paths = (
-                passed_paths(self.state, frame, function, arguments)
+                passed_paths(self.state, frame, node, function, arguments)
                 if body.tags & FILE_ACCESSES
                 else ()
             )

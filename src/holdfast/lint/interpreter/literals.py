@@ -34,6 +34,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.misused_values import record_device_name
 from holdfast.lint.interpreter.assignments import assign, assign_round
 from holdfast.lint.interpreter.branch_merge import restore_names
 from holdfast.lint.interpreter.iteration import iterated_value
@@ -100,6 +101,7 @@ class LiteralEvaluator:
 
     def _formatted_string(self, frame: Frame, node: ast.JoinedStr) -> Value:
         values = [self.state.evaluate(frame, value) for value in node.values]
+        record_device_name(self.state, frame, node, values)
         return as_text(
             combine_values(*values),
             tuple(RANK_TEXT for value in values if RANK_TEXT in value.objects),

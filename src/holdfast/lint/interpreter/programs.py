@@ -35,6 +35,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import positional_arguments
 from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
+from holdfast.lint.abstract_state.path_names import forget_functions
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import BARE
 from holdfast.lint.divergence.environment_variables import find_set_variables
@@ -102,6 +103,7 @@ class Program:
             self._run_to_fixpoint()
             divergences = self._collect_divergences()
         state.release()
+        forget_functions()
         modules = state.modules.values()
         patterns = (
             find_patterns(modules, state.symbols),
@@ -243,10 +245,11 @@ class Program:
         return name in self._called_names
 
     def _modules_in_order(self) -> Iterator[Module]:
-        """Yield the program's modules first, then its test modules."""
+        """Yield the program's modules first, scripts after what they import, then its tests."""
         state = self._state
+        modules = sorted(state.modules.values(), key=lambda module: "__main__" in module.text)
         for state.in_tests in (False, True):
-            yield from (item for item in state.modules.values() if item.is_test is state.in_tests)
+            yield from (item for item in modules if item.is_test is state.in_tests)
         state.in_tests = False
 
     def _run_uncalled(self, function: Function) -> None:

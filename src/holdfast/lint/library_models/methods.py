@@ -154,11 +154,12 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
     if call.receiver_node is not None:
         value = combine_values(*values) if values else UNIFORM
+        inner = value.length if call.name == "append" else value.element_length
         # tests of a list usually ask for emptiness rather than content
         value = replace(
             value,
             content=without_kinds(value.content, {TaintKind.DATA}),
-            element_length=value.length if call.name == "append" else value.element_length,
+            element_length=without_kinds(inner, RANK_OR_SELECTED),
         )
         added = merge_length(values) if call.name in ("update", "extend") else ()
         mutate(

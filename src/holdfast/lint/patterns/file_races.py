@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.one_rank_files import (
-    NEVER_WAITS,
-    ONE_RANK,
     WAITING_NAME,
     OneRankFiles,
 )
@@ -60,12 +58,6 @@ _SAFE_DOWNLOAD = re.compile(r"^torch\.hub|huggingface|modelscope|nltk|hf_hub|sna
 _RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
 _SAVED_ALIKE = re.compile(r"tokenizer|process(?:or|ing)|feature_extractor|config", re.IGNORECASE)
 _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|download|export")
-_PRODUCING_NAME = re.compile(
-    r"^(?:save|dump|download|urlretrieve|extract|savez?|to_csv|copy|write)"
-)
-_READING_NAMES = frozenset({
-    "load", "open", "listdir", "load_from_disk", "read_csv", "load_file", "from_file",
-})  # fmt: skip
 #: What may give all ranks one name.
 _SHARES_NAME = re.compile(r"broadcast|gather|scatter|barrier|wait_for|first\(")
 #: Kinds that are reported, as notes, if only the file shows that several ranks run it.
@@ -103,9 +95,6 @@ class _Finder:
         for node in self._unit.nodes:
             if isinstance(node, (ast.If, ast.While)):
                 yield from self._existence(node)
-            if isinstance(node, ast.If) and ONE_RANK.search(ast.unparse(node.test)):
-                yield from self._read_early(node, calls)
-                yield from self._one_rank.prepared(node, calls)
 
     def _at_call(self, call: ast.Call, name: str) -> Iterator[Divergence]:
         path = argument(call, 0, "path")
@@ -113,7 +102,7 @@ class _Finder:
             yield from self._created(call, name, path if name in _CREATE else _receiver(call))
         elif name in _REMOVE:
             if path is not None:
-                yield from self._removed(call, name, path)
+                yield from self._removed(call, path)
         elif (target := _downloaded(call, name)) is not None:
             yield from self._report("downloaded", call, target)
         elif _RUN.match(name) and path is not None and _runs_make(path):
@@ -131,10 +120,10 @@ class _Finder:
             if self._creates_exclusively(call, name, path):
                 yield from self._report("created", call, path)
 
-    def _removed(self, call: ast.Call, name: str, path: ast.expr) -> Iterator[Divergence]:
+    def _removed(self, call: ast.Call, path: ast.expr) -> Iterator[Divergence]:
         if self._raises_if_absent(call) and _is_listed(self._unit, path):
             yield from self._report("removed", call, path)
-        yield from self._one_rank.removed(call, name, path)
+        yield from self._one_rank.removed_in_turn(call, path)
 
     def _report(
         self, kind: str, call: ast.AST, path: ast.expr, *, any_path: bool = False
@@ -269,46 +258,6 @@ class _Finder:
             ):
                 yield from self._report("tested", node, path)
 
-    def _read_early(self, block: ast.If, calls: list[ast.Call]) -> Iterator[Divergence]:
-        """Yield what all ranks read right after a block in which one rank writes it."""
-        end = block.end_lineno or 0
-        written = {
-            ast.unparse(arg): inner
-            for inner in ast.walk(ast.Module(block.body, []))
-            if isinstance(inner, ast.Call) and _PRODUCING_NAME.search(last_name(inner.func))
-            for arg in inner.args
-            if isinstance(arg, (ast.Name, ast.Attribute, ast.JoinedStr, ast.BinOp))
-        }
-        # a call of the program in between may wait
-        for call in sorted(calls, key=lambda call: call.lineno) if written else ():
-            if call.lineno <= end or self._unit.function_of(call) != self._unit.function_of(block):
-                continue
-            path = _read_path(call)
-            text = ast.unparse(path) if path is not None else ""
-            if text in written and not is_guarded(self._unit, call):
-                if path is not None and not _leaves(block) and self._is_shared_by_all(call, path):
-                    yield Divergence(
-                        "file",
-                        self._unit.location(call),
-                        self._unit.location(written[text]),
-                        f"{text} is written",
-                        (),
-                    )
-                return
-            if path is None and not NEVER_WAITS.match(dotted_name(call.func)):
-                return
-
-    def _is_shared_by_all(self, call: ast.Call, path: ast.expr) -> bool:
-        polls = any(
-            isinstance(parent, ast.While) and child is parent.test
-            for parent, child in self._unit.ancestors(call)
-        )
-        return (
-            not polls
-            and is_shared_path(self._guards, self._unit, path)
-            and self._guards.shared_site(self._unit, call) is not None
-        )
-
     def _guarded_write(self, test: ast.If, path: ast.expr) -> bool:
         """Return True if one rank writes the path after the test, without waiting in between."""
         name = ast.unparse(path)
@@ -322,22 +271,6 @@ class _Finder:
             if name in passed and _WRITING_NAME.search(called) and is_guarded(self._unit, call):
                 return True
         return False
-
-
-def _leaves(block: ast.If) -> bool:
-    return isinstance((block.orelse or block.body)[-1], (ast.Return, ast.Raise, ast.Continue))
-
-
-def _read_path(call: ast.Call) -> ast.expr | None:
-    """Return the path that a call reads or tests; None for another call."""
-    tested = _tested_path(call)
-    if tested is not None:
-        return tested
-    if last_name(call.func) not in _READING_NAMES or not call.args:
-        return None
-    mode = argument(call, 1, "mode") if last_name(call.func) == "open" else None
-    reads = not isinstance(mode, ast.Constant) or str(mode.value).startswith("r")
-    return call.args[0] if reads else None
 
 
 def _downloaded(call: ast.Call, name: str) -> ast.expr | None:

@@ -9,10 +9,14 @@ from collections.abc import Collection, Iterator
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
-from holdfast.lint.patterns.one_rank_files import ONE_RANK
 from holdfast.lint.patterns.rank_guards import Unit, iter_units
 from holdfast.lint.sources.modules import Module, last_name
 
+#: A test that one rank passes, at least of each node.
+_ONE_RANK = re.compile(
+    r"rank\w*(?:\(\w*\))? *(?:==|<=) *0|rank\w* in [\[(](?:-1, 0|0, -1)[\])]|is_(?:\w*_)?main"
+    r"|is_master|global_zero|is_rank_?(?:0|zero)|process_zero|should_save"
+)
 #: What shows that a model may be sharded, and what selects or gathers its parts.
 _SHARDED = re.compile(r"fsdp|fully_?shard|zero_?(?:stage|3)|is_deepspeed_zero3", re.IGNORECASE)
 _GATHERED = re.compile(
@@ -76,6 +80,6 @@ def _one_rank_test(unit: Unit, call: ast.Call) -> ast.If | None:
             text = ast.unparse(parent.test)
             if _SELECTED.search(text):
                 return None
-            if found is None and child in parent.body and ONE_RANK.search(text):
+            if found is None and child in parent.body and _ONE_RANK.search(text):
                 found = parent
     return found

@@ -128,3 +128,24 @@ def test_a_value_is_followed(name):
 @pytest.mark.parametrize("name", FINE)
 def test_uniform_values_stay_uniform(name):
     assert analyze(FINE[name]) == []
+
+
+SCRIPT = """
+from z_ranks import RANK
+import torch.distributed as dist
+
+def main():
+    if RANK == 0:
+        dist.barrier()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_script_runs_after_the_modules_that_it_imports():
+    modules = {
+        "a_script": ("a_script.py", SCRIPT),
+        "z_ranks": ("z_ranks.py", "import os\nRANK = int(os.environ['RANK'])\n"),
+    }
+    assert [each.kind for each in program_from_sources(modules).analyze()] == ["branch"]

@@ -193,13 +193,13 @@ CASES = {
         "path-race",
         """
         def rotate(folder, shard):
-            os.remove(shard)
+            os.remove(os.path.join(folder, shard))
             if dist.get_rank() == 0:
                 os.removedirs(folder)
         """,
         """
         def rotate(folder, shard):
-            os.remove(shard)
+            os.remove(os.path.join(folder, shard))
             dist.barrier()
             if dist.get_rank() == 0:
                 os.removedirs(folder)

@@ -10,10 +10,8 @@ from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit
-from holdfast.lint.patterns.scopes import argument
 from holdfast.lint.sources.modules import FUNCTIONS, dotted_name, last_name
 
-_GLOBAL_RANK = re.compile(r"^(?:global_rank|world_rank|get_rank|get_global_rank)$")
 _MAIN_FUNCTION = re.compile(
     r"^_?(?:is|if|am_i|on)_(?:main|master|rank_?(?:0|zero)|root|primary)\w*$"
 )
@@ -29,46 +27,6 @@ def habit(unit: Unit, node: ast.AST, about: str, message: str) -> Divergence:
     text = message.partition(":")[0]
     source = TaintSource(TaintKind.NAMED, location.file, location.line, text, by_name=True)
     return Divergence(f"habit-{about}", location, location, text, (source,), detail=message)
-
-
-def _global_rank_in(unit: Unit, node: ast.expr) -> bool:
-    """Return True for the global rank, by its name or by what its variable was assigned."""
-    if isinstance(node, ast.Call):
-        return _GLOBAL_RANK.match(last_name(node.func)) is not None and not node.args
-    name = last_name(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-    if not name:
-        return False
-    values = unit.assigned(ast.unparse(node))
-    if values:
-        return any(isinstance(value, ast.Call) and _global_rank_in(unit, value) for value in values)
-    return _GLOBAL_RANK.match(name) is not None
-
-
-def device_index(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
-    """Yield the global rank as index of a device."""
-    position = 1 if last_name(call.func) == "device" else 0
-    index = argument(call, position, "index")
-    if index is not None and _global_rank_in(unit, index):
-        yield habit(unit, call, "device", _device_message(index))
-
-
-def device_name(unit: Unit, node: ast.JoinedStr) -> Iterator[Divergence]:
-    """Yield the global rank in the name of a device."""
-    for before, value in zip(node.values, node.values[1:], strict=False):
-        if (
-            isinstance(before, ast.Constant)
-            and str(before.value).endswith(("cuda:", "npu:"))
-            and isinstance(value, ast.FormattedValue)
-            and _global_rank_in(unit, value.value)
-        ):
-            yield habit(unit, node, "device", _device_message(value.value))
-
-
-def _device_message(index: ast.expr) -> str:
-    return (
-        f"the global rank `{ast.unparse(index)}` is used as the index of a GPU: on the second host "
-        "there is no such GPU; use LOCAL_RANK"
-    )
 
 
 def swapped_ranks(

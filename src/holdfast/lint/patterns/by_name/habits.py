@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.devices import (
-    device_index,
-    device_name,
     habit,
     main_by_local_rank,
     swapped_ranks,
@@ -30,9 +28,9 @@ from holdfast.lint.patterns.scopes import LOOPS, argument
 from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
 _WORDS = re.compile(
-    r"set_device\(|cuda:\{|torch\.device\(|\.(?:reduce|broadcast|gather|scatter)\("
+    r"\.(?:reduce|broadcast|gather|scatter)\("
     r"|DataLoader\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
-    r"|next\(|shuffle\(|\.module\(|new_group\(|RANK['\"]|local_rank|get_envs"
+    r"|next\(|shuffle\(|new_group\(|RANK['\"]|local_rank|get_envs"
 )
 #: Rooted collectives, with the position and the names of the root.
 _ROOTED = {
@@ -89,8 +87,6 @@ def _habits_at(collectives: NamedCollectives, unit: Unit, node: ast.AST) -> Iter
         case ast.Assign():
             yield from _own_name(unit, node)
             yield from swapped_ranks(collectives, unit, node)
-        case ast.JoinedStr():
-            yield from device_name(unit, node)
         case ast.Try():
             yield from _tries(unit, node)
         case ast.While():
@@ -200,29 +196,6 @@ def _is_number(node: ast.expr) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (int, float))
     return isinstance(node, ast.Call) and last_name(node.func) in ("len", "numel", "item", "int")
-
-
-def _unwrapped(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
-    """Yield a forward pass of the wrapped model's module in a function that trains it."""
-    function = unit.function_of(call)
-    receiver = dotted_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-    if (
-        function is not None
-        and re.search(r"(?:model|net)$", receiver)
-        and any(
-            last_name(other.func) == "backward" and unit.function_of(other) is function
-            for other in unit.calls
-        )
-        and is_wrapped(unit.module.text)
-        and not is_guarded(unit, call)
-    ):
-        yield habit(
-            unit,
-            call,
-            "state",
-            f"`{receiver}.module(…)` bypasses the wrapper: gradients are not "
-            "averaged over ranks, and the replicas diverge",
-        )
 
 
 def _tries(unit: Unit, node: ast.Try) -> Iterator[Divergence]:
@@ -346,11 +319,8 @@ def _own_shuffle(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
 
 
 _CALL_HABITS: dict[str, tuple[Callable[[Unit, ast.Call], Iterator[Divergence]], ...]] = {
-    "set_device": (device_index,),
-    "device": (device_index,),
     "DataLoader": (_unsharded,),
     "all_reduce": (_number,),
-    "module": (_unwrapped,),
     "shuffle": (_own_shuffle,),
     "new_group": (_own_members,),
     **dict.fromkeys(_ROOTED, (_constant_root,)),
