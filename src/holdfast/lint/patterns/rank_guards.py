@@ -156,7 +156,8 @@ def iter_units(
 
     ``known`` holds the units built before.
     """
-    lines, line, start = [], 1, 0
+    lines: list[int] = []
+    line, start = 1, 0
     for found in _offsets(module.text, words):
         line += module.text.count("\n", start, found)
         lines.append(line)
