@@ -53,9 +53,8 @@ class Context(msgspec.Struct, frozen=True, eq=False):
             if not (self.created and other.created):
                 yield ANY_CREATED
         old, new = self.facts.objects[0].facts, other.facts.objects[0].facts
-        for key in {**old, **new} if old is not new else ():
-            if old.get(key) != new.get(key):
-                yield key[1]
+        if old is not new:
+            yield from (key[1] for key in {**old, **new} if old.get(key) != new.get(key))
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.patterns.scopes import CodeScope, child_nodes
+from holdfast.lint.patterns.scopes import CodeScope, child_nodes, walk
 from holdfast.lint.sources.modules import FUNCTIONS, Module, SymbolTable, last_name
 
 #: Words in a test that may make it one of the rank.
@@ -77,15 +77,18 @@ class Unit:
     _assigned: dict[str, list[ast.expr]] | None = None
 
     def __post_init__(self) -> None:
+        nodes, parents = self.nodes, self.parents
         stack: list[ast.AST] = [self.node]
         while stack:
             node = stack.pop()
-            self.nodes.append(node)
+            nodes.append(node)
             if isinstance(node, ast.Call):
                 self.calls.append(node)
             children = child_nodes(node)
-            self.parents.update(dict.fromkeys(children, node))
-            stack.extend(reversed(children))
+            for child in children:
+                parents[child] = node
+            children.reverse()
+            stack += children
 
     def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Yield pairs of an ancestor and its child towards the node, innermost first."""
@@ -127,7 +130,7 @@ class Unit:
 
 @lru_cache(maxsize=64)
 def _assigned_in_class(owner: ast.ClassDef) -> dict[str, list[ast.expr]]:
-    return _assigned_values(ast.walk(owner))
+    return _assigned_values(walk(owner))
 
 
 def _assigned_values(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
@@ -153,7 +156,8 @@ def iter_units(
 
     ``known`` holds the units built before.
     """
-    lines, line, start = [], 1, 0
+    lines: list[int] = []
+    line, start = 1, 0
     for found in _offsets(module.text, words):
         line += module.text.count("\n", start, found)
         lines.append(line)
@@ -398,7 +402,7 @@ def is_rank_test(unit: Unit, test: ast.expr) -> bool:
 def _may_test_rank(unit: Unit, test: ast.expr) -> bool:
     if _RANK_TEST.search(ast.unparse(test)):
         return True
-    for node in ast.walk(test):
+    for node in walk(test):
         if isinstance(node, (ast.Name, ast.Attribute)):
             values = unit.assigned(node.id) if isinstance(node, ast.Name) else []
             if any(_RANK_TEST.search(ast.unparse(value)) for value in values):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from holdfast.lint.patterns.rank_guards import RankGuards, Unit
-from holdfast.lint.patterns.scopes import argument
+from holdfast.lint.patterns.scopes import argument, walk
 
 #: Words in a path that may make it rank-specific.
 _OWN_PATH = re.compile(
@@ -48,10 +48,11 @@ def _origins(guards: RankGuards, unit: Unit, path: ast.expr, depth: int) -> Iter
 
 def names_in(node: ast.expr) -> set[str]:
     """Return the variables and attributes of self in an expression."""
-    names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+    inner = walk(node)
+    names = {child.id for child in inner if isinstance(child, ast.Name)}
     return names | {
         ast.unparse(child)
-        for child in ast.walk(node)
+        for child in inner
         if isinstance(child, ast.Attribute)
         and isinstance(child.value, ast.Name)
         and child.value.id == "self"

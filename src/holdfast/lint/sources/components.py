@@ -94,8 +94,9 @@ def find_links(files: Sequence[SourceFile]) -> list[ImportLink]:
     first_mention: dict[str, int] = {}
     links: dict[ImportLink, None] = {}
     for at, file in enumerate(files):
+        root, folder = str(file.root), str(file.path.absolute().parent)
         for target in dict.fromkeys(_imported_names(file)):
-            for other in index.lookup(target, file):
+            for other in index.lookup(target, file, root, folder):
                 links[ImportLink(at, other)] = None
         for name in _unknown_variables(file):
             links[ImportLink(at, first_mention.setdefault(name, at), imports=False)] = None
@@ -125,9 +126,9 @@ class _FileIndex:
             for start in range(1, len(parts)):
                 self._by_suffix[".".join(parts[start:])].append(at)
 
-    def lookup(self, target: str, asking: SourceFile) -> Sequence[int]:
-        """Return the files that a name may mean in the asking file."""
-        name, root, folder = target, str(asking.root), str(asking.path.absolute().parent)
+    def lookup(self, target: str, asking: SourceFile, root: str, folder: str) -> Sequence[int]:
+        """Return the files that a name may mean in the asking file, which is in this folder."""
+        name = target
         while name:
             found = self._paths.find(name, root, folder)
             if found is not None:

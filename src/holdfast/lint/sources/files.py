@@ -114,7 +114,7 @@ def gather_files(
     size = 0
     skipped: list[SkippedSource] = []
     files: list[SourceFile] = []
-    packages: dict[Path, bool] = {}
+    roots: dict[Path, Path] = {}
     for path in _iter_files(paths, skipped, is_excluded, unsaved):
         try:
             content = unsaved.get(path)
@@ -124,7 +124,7 @@ def gather_files(
         except ValueError as error:
             skipped.append(SkippedSource(str(path), str(error)))
         else:
-            files.append(SourceFile(path, *_module_name(path, packages, content), content))
+            files.append(SourceFile(path, *_module_name(path, roots, content), content))
             size += len(content)
             if on_read is not None:
                 on_read(len(files), size, str(path))
@@ -216,14 +216,16 @@ def _files_in_folder(
                 yield Path(at, name)
 
 
-def _module_name(path: Path, packages: dict[Path, bool], content: bytes = b"") -> tuple[Path, str]:
-    """Return the folder a file is imported from and its module name; ``packages`` is a cache.
+def _module_name(path: Path, roots: dict[Path, Path], content: bytes = b"") -> tuple[Path, str]:
+    """Return the folder a file is imported from and its module name; ``roots`` is a cache.
 
     Relative imports show packages without ``__init__.py``: ``from ..lib`` needs one folder above.
     """
     last = () if path.stem == "__init__" else (path.stem,)
     folder = path.absolute().parent
-    root = _import_root(folder, packages)
+    root = roots.get(folder)
+    if root is None:
+        root = roots[folder] = _import_root(folder)
     dots = max((len(found) for found in _RELATIVE_IMPORT.findall(content)), default=0)
     if 1 < dots <= len(folder.parents):
         root = min(root, folder.parents[dots - 2], key=lambda candidate: len(candidate.parts))
@@ -231,16 +233,15 @@ def _module_name(path: Path, packages: dict[Path, bool], content: bytes = b"") -
     return root, ".".join((*folders, *last)) or path.stem
 
 
-def _import_root(folder: Path, packages: dict[Path, bool]) -> Path:
+def _import_root(folder: Path) -> Path:
     """Return the folder above the outermost package.
 
     One or two folders in it may have no ``__init__.py``.
     """
     root, above = folder, 0
     for candidate in (folder, *folder.parents):
-        if candidate not in packages:
-            packages[candidate] = (candidate / "__init__.py").is_file()
-        root, above = (candidate.parent, 0) if packages[candidate] else (root, above + 1)
+        is_package = (candidate / "__init__.py").is_file()
+        root, above = (candidate.parent, 0) if is_package else (root, above + 1)
         if above > _MAX_PLAIN_FOLDERS:
             break
     return root

@@ -10,7 +10,7 @@ from functools import lru_cache
 from holdfast.lint.patterns.by_name.names import is_rank_test, is_size_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit
-from holdfast.lint.patterns.scopes import child_nodes
+from holdfast.lint.patterns.scopes import child_nodes, walk
 from holdfast.lint.sources.modules import FUNCTIONS, last_name
 
 #: A test of a batch, a loss or a clock.
@@ -76,7 +76,7 @@ class LocalValues:
             return False
         return not any(
             self._is_agreed(node.id, test.lineno)
-            for node in ast.walk(test)
+            for node in walk(test)
             if isinstance(node, ast.Name) and node.id != "self"
         )
 
@@ -129,7 +129,7 @@ class LocalValues:
     def is_decided_by_one(self, test: ast.expr, one_sided: frozenset[str]) -> bool:
         """Return True for a test of a variable that only the ranks of a rank test assign."""
         function = self._unit.function_of(test)
-        for node in ast.walk(test):
+        for node in walk(test):
             if not isinstance(node, ast.Name) or self._is_agreed(node.id, test.lineno):
                 continue
             values = [
@@ -205,7 +205,7 @@ class LocalValues:
         if not _WRAPS.search(module.text) or _UNWRAPS.search(self._unit.text(self._unit.node)):
             return None
         for statement in block:
-            for node in ast.walk(statement):
+            for node in walk(statement):
                 if isinstance(node, ast.Call) and _is_forward(node):
                     name = last_name(node.func)
                     return EnteredCall(node, name, module, node.lineno, kind="forward")
@@ -216,7 +216,7 @@ def _argument_names(call: ast.Call) -> set[str]:
     return {
         node.id
         for argument in (*call.args, *(keyword.value for keyword in call.keywords))
-        for node in ast.walk(argument)
+        for node in walk(argument)
         if isinstance(node, ast.Name)
     }
 

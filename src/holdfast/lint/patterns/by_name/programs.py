@@ -20,7 +20,7 @@ from holdfast.lint.patterns.by_name.names import (
     names_group,
 )
 from holdfast.lint.patterns.rank_guards import iter_units_at
-from holdfast.lint.patterns.scopes import child_nodes
+from holdfast.lint.patterns.scopes import child_nodes, walk
 from holdfast.lint.sources.modules import FUNCTIONS, Module, last_name
 
 _CLOSED = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
@@ -90,7 +90,7 @@ class NamedCollectives:
             and function.name not in _COMMON
             and any(
                 isinstance(node, ast.Call) and last_name(node.func) == "backward"
-                for node in ast.walk(function)
+                for node in walk(function)
             )
         }
         self._find_entering()
@@ -204,7 +204,7 @@ class NamedCollectives:
     def returned_names(self, name: str) -> list[str]:
         """Return the names of the values that a function returns together; empty if unknown."""
         for _, function in self._homes.get(name, ()):
-            for node in ast.walk(function):
+            for node in walk(function):
                 if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
                     return [last_name(element) for element in node.value.elts]
         return []
@@ -275,7 +275,7 @@ def _own_nodes(
             continue
         if skip_guarded and isinstance(node, ast.If):
             by_size = is_size_test(node.test) and not any(
-                isinstance(name, ast.Name) and name.id in parameters for name in ast.walk(node.test)
+                isinstance(name, ast.Name) and name.id in parameters for name in walk(node.test)
             )
             if by_size and not is_rank_test(node.test, one_sided):
                 stack += [*reversed(node.orelse), *reversed(node.body)]
@@ -291,7 +291,7 @@ def _own_nodes(
 def _one_sided_names(tree: ast.Module) -> Iterator[str]:
     """Yield variables that are assigned ``value if rank == 0 else None``, and nothing else."""
     assigned: dict[str, list[bool]] = defaultdict(list)
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             passed_on = isinstance(value, ast.Name) and value.id == last_name(target)
