@@ -1,14 +1,17 @@
 """Cost of collectives with timeouts, and large tensors in one call and in chunks, next to torch.
 
 ``chunk="auto"`` compares its algorithms in the first calls, which are not counted. The cost of a
-call is CPU time on a rank that is alone in its group and waits for nothing. With two ranks on two
-cores the scheduler's share is larger than that cost; both are printed.
+call is CPU time on a rank that is alone in its group and waits for nothing. The speed of a shared
+machine changes by the second, so blocks of a few calls alternate in random order; the difference
+and the ratio to torch's call are medians over pairs of blocks of the same turn. With two ranks on
+two cores the scheduler's share is larger than that cost; both are printed.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import random
 import statistics
 import time
 
@@ -18,7 +21,7 @@ from benchmarks.ranks import compare, print_heading, run_rank, start_ranks
 RANKS = (2, 4)
 LARGE, MIDDLE = 100_000_000, 10_000_000
 ROUND_TRIP_MS = 10
-_CALLS, _TURNS = 3000, 15
+_CALLS, _TURNS = 12, 2000
 #: Warm-up turns, in which every algorithm is tried.
 _WARM = 20
 
@@ -38,17 +41,19 @@ def _time_one_rank() -> None:
     }
     durations: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(_TURNS):
-        for name, call in calls.items():
+        for name, call in random.sample(list(calls.items()), len(calls)):
             began = time.process_time()
             for _ in range(_CALLS):
                 call()
             durations[name].append(1e6 * (time.process_time() - began) / _CALLS)
     base, *_ = durations.values()
     for name, values in durations.items():
-        added_us = statistics.median(value - zero for value, zero in zip(values, base, strict=True))
+        pairs = list(zip(values, base, strict=True))
+        added_us = statistics.median(value - zero for value, zero in pairs)
+        ratio = statistics.median(value / zero for value, zero in pairs)
         print(
             f"{'1 rank, 4 floats, CPU time':42} {name:46} {statistics.median(values):7.1f} us "
-            f"{added_us:+8.1f} us"
+            f"{added_us:+8.1f} us {ratio:8.2f} x"
         )
 
 

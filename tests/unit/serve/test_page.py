@@ -97,6 +97,7 @@ def test_the_page_of_a_run_shows_who_waits_for_whom_and_why_it_failed(open_page,
     assert "rank 2 never entered" in page.inner_text("#verdicts")
     assert "restart: the first failure" in page.inner_text("#events")
     assert "32 \N{MULTIPLICATION SIGN} NVIDIA A100-SXM4-80GB" in page.inner_text("#kinds")
+    assert page.inner_text("#kinds").count("of the time in collectives") == 2
     assert "84 °C (GPU 3 throttled)" in page.inner_text("#nodes")
     assert "61.0 ms" in page.inner_text("#latency")
     assert page.locator("#health path.rate").count() == 1

@@ -22,8 +22,9 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -119,7 +120,8 @@ def begin_call(
     return call
 
 
-class SimpleSum(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SimpleSum:
     """A sum of small tensors of one kind that the group has made before, in one backend call."""
 
     signature: str
@@ -147,7 +149,11 @@ def find_simple_sum(
 
 
 def sum_simply(
-    kind: SimpleSum, state: GroupState, tensor: torch.Tensor, timeout: float | None
+    kind: SimpleSum,
+    state: GroupState,
+    group: dist.ProcessGroup,
+    tensor: torch.Tensor,
+    timeout: float | None,
 ) -> None:
     """Sum a contiguous tensor; a ``timeout`` is valid and at least ``LEAST_SIMPLE_S``.
 
@@ -164,9 +170,12 @@ def sum_simply(
         # The operation may write to the scratch tensor after this call has timed out.
         try:
             scratch = kind.scratch.pop().copy_(tensor)
+            is_kept = True
         except IndexError:
             scratch = tensor.clone()
-        work = state.group.allreduce([scratch], SUM_OPTIONS)
+            # Inference tensors cannot be written to outside inference mode.
+            is_kept = kind.keeps_scratch and not scratch.is_inference()
+        work = group.allreduce([scratch], SUM_OPTIONS)
         try:
             work.wait(_FIRST_WAIT)
         except RuntimeError:  # the second has passed, or the call failed
@@ -174,8 +183,7 @@ def sum_simply(
         else:
             if time.monotonic() - previous_at < ANNOUNCE_AFTER_S:
                 tensor.copy_(scratch)
-                # Inference tensors cannot be written to outside inference mode.
-                if kind.keeps_scratch and not scratch.is_inference():
+                if is_kept:
                     kind.scratch.append(scratch)
                 return
     limit_s = timeouts.choose_limit(state, kind.nbytes, timeout=timeout)

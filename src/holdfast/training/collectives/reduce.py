@@ -42,7 +42,7 @@ from holdfast.training.collectives.validation import check_alone, find_chunk_ref
 #: Kinds of tensors for which a group caches the signature of their sum.
 _MAX_KINDS = 4096
 
-_SUM, _NUMBERS = dist.ReduceOp.SUM, (int, float)
+_SUM, _NUMBERS, _member = dist.ReduceOp.SUM, (int, float), dist.GroupMember
 
 _log = logging.getLogger("holdfast.comm")
 
@@ -83,7 +83,7 @@ def all_reduce(
     """
     if unknown:
         raise_unknown_keyword(all_reduce, "all_reduce", unknown)
-    if group is None and (group := dist.GroupMember.WORLD) is None and runs_alone(None):
+    if group is None and (group := _member.WORLD) is None and runs_alone(None):
         check_alone("all_reduce", find_refusal(tensor) or find_chunk_refusal(chunk, window))
         return tensor
     state = state_of(group)
@@ -96,7 +96,7 @@ def all_reduce(
         and not tensor.requires_grad
         and tensor.is_contiguous()
     ):
-        sum_simply(simple, state, tensor, timeout)  # type: ignore[arg-type]
+        sum_simply(simple, state, group, tensor, timeout)  # type: ignore[arg-type]
         return tensor
     signature = state.sum_signatures.get(kind) if op is _SUM else None
     refusal, nbytes = "", tensor.numel() * tensor.element_size()  # sparse tensors have no nbytes

@@ -26,6 +26,7 @@ from holdfast.core.errors import (
 )
 from holdfast.recorder.torch_extension import torch_release
 from holdfast.training.checkpoint import folder_owner
+from holdfast.training.checkpoint.storage import shard_files
 from tests.unit.training.checkpoint.jobs import Job, flipped
 
 
@@ -183,6 +184,17 @@ def test_layouts_and_dtypes(tmp_path):
     first.wait()
     holdfast.Checkpoint(tmp_path, model=fresh).load()
     assert all(torch.equal(getattr(fresh, name), value) for name, value in tensors.items())
+
+
+@pytest.mark.parametrize("writer", [shard_files._archive_writer, lambda _: None])
+def test_tensors_of_one_shape_in_one_file(tmp_path, monkeypatch, writer):
+    # None: as before torch 2.6, when each header had the CRC32 of its tensor.
+    monkeypatch.setattr(shard_files, "_archive_writer", writer)
+    saved, fresh = (nn.ModuleList([nn.Linear(7, 7) for _ in range(5)]) for _ in range(2))
+    holdfast.Checkpoint(tmp_path, model=saved).save(1, asynchronous=False)
+    holdfast.Checkpoint(tmp_path, model=fresh).load()
+    for name, value in saved.state_dict().items():
+        assert torch.equal(fresh.state_dict()[name], value)
 
 
 def test_random_states_objects_and_configuration(tmp_path):

@@ -112,7 +112,7 @@ export function showNodes(state) {
     let hottest = -1;
     for (const [, name, temperature, used, , throttled] of node.gpus ?? []) {
       let kind = kinds.get(name);
-      if (!kind) kinds.set(name, kind = { count: 0, heat: [], used: [], throttled: 0 });
+      if (!kind) kinds.set(name, kind = { count: 0, heat: [], used: [], waited: [], throttled: 0 });
       kind.count++;
       if (temperature !== null) { kind.heat.push(temperature); if (temperature > hottest) hottest = temperature; }
       if (used !== null) kind.used.push(used);
@@ -120,7 +120,13 @@ export function showNodes(state) {
     }
     hottestOf.push(hottest);
   }
-  put($("kinds"), [...kinds].map(([name, kind]) => element("p", {}, element("b", {}, `${number(kind.count)} × ${hidden(name)}`), ` ${number(median(kind.heat))} °C, at most ${kind.heat.length ? Math.max(...kind.heat) : "–"} °C; ${gib(median(kind.used))} in use`, kind.throttled ? element("span", { className: "alarm-text" }, ` ${kind.throttled} throttled`) : null)));
+  // With unlike GPUs, the kind that waits least has too much work.
+  const ranks = state.ranks;
+  ranks.waited.forEach((share, at) => {
+    const gpu = state.nodes[ranks.node[at]]?.gpus?.find(([index]) => index === ranks.gpu[at]);
+    if (gpu) kinds.get(gpu[1]).waited.push(share);
+  });
+  put($("kinds"), [...kinds].map(([name, kind]) => element("p", {}, element("b", {}, `${number(kind.count)} × ${hidden(name)}`), ` ${number(median(kind.heat))} °C, at most ${kind.heat.length ? Math.max(...kind.heat) : "–"} °C; ${gib(median(kind.used))} in use`, kind.waited.length ? `, ${percent(median(kind.waited))} of the time in collectives` : "", kind.throttled ? element("span", { className: "alarm-text" }, ` ${kind.throttled} throttled`) : null)));
   // The hottest first; of equally hot ones, those with the least free memory.
   const scores = state.nodes.map((node, at) => hottestOf[at] - (node.memory_available_bytes ?? 0) / 2 ** 60);
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, 14);

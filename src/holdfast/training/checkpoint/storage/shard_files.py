@@ -270,6 +270,7 @@ class ShardReader(FileSystemReader):
     def __init__(self, folder: Path, verified: VerifiedFiles | None = None) -> None:
         super().__init__(folder)
         self._verified = verified or VerifiedFiles()
+        self._headers: dict[tuple[torch.dtype, torch.Size, int], bytes] = {}
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Return the index. Raises CheckpointUnreadable."""
@@ -305,10 +306,7 @@ class ShardReader(FileSystemReader):
         target = planner.resolve_tensor(item).detach()
         if target.device.type != "cpu" or not target.is_contiguous() or any(item.storage_offsets):
             return False
-        begin = _data_offset(
-            _FileWindow(stream, location.offset, location.length),
-            torch.empty(target.shape, dtype=target.dtype),
-        )
+        begin = self._find_data(stream, location, target)
         if begin is None:
             return False
         offset = location.offset + begin
@@ -320,6 +318,20 @@ class ShardReader(FileSystemReader):
             _read_all(stream.fileno(), memoryview(buffer).cast("B"), offset)
         planner.commit_tensor(item, target)
         return True
+
+    def _find_data(self, stream: io.FileIO, location: Any, target: torch.Tensor) -> int | None:
+        """Return where the tensor's data begins in its shard; tensors of a shape share a header."""
+        key = (target.dtype, target.shape, location.length)
+        header = self._headers.get(key)
+        if header and os.pread(stream.fileno(), len(header), location.offset) == header:
+            return len(header)
+        begin = _data_offset(
+            _FileWindow(stream, location.offset, location.length),
+            torch.empty(target.shape, dtype=target.dtype),
+        )
+        if begin is not None:
+            self._headers[key] = os.pread(stream.fileno(), begin, location.offset)
+        return begin
 
 
 def _read_all(handle: int, buffer: memoryview, offset: int) -> None:
