@@ -1,8 +1,8 @@
 """The code blocks of the documentation: their kinds, and how they are run.
 
-All blocks of a page are run in order, in one process and one folder, which begins with the files that
-``tests/doc_inputs.py`` names. A block that cannot be run is preceded by ``<!-- not run: REASON -->``. The others, by
-language:
+All blocks of a page are run in order, in one process and one folder, which begins with the files
+that ``tests/doc_inputs.py`` names. A block that cannot be run is preceded by
+``<!-- not run: REASON -->``. The others, by language:
 
 - Python is executed as the only rank of a job, with the names of ``tests/doc_names.py``; with a
   title it is saved as a file for the blocks below.
@@ -84,8 +84,6 @@ TESTED_BY = {
     "docs/causes/": "tests/unit/causes/test_catalogue.py",
     "docs/rules/": "tests/unit/lint/rules/test_rules.py",
 }
-#: Kinds of blocks that are not run here.
-ELSEWHERE = {"measured by benchmarks", *(f"tested by {test}" for test in TESTED_BY.values())}
 
 
 class Block(NamedTuple):
@@ -127,13 +125,18 @@ def blocks_of(page: str) -> list[Block]:
     ]
 
 
+def tested_elsewhere(page: str) -> str:
+    """Return what tests or measures the blocks of a page; empty if they are run here."""
+    if page in MEASURED:
+        return "measured by benchmarks"
+    tests = (test for name, test in TESTED_BY.items() if fnmatch(page, f"{name}*"))
+    return next((f"tested by {test}" for test in tests), "")
+
+
 def kind_of(block: Block) -> str:
     """Return how a block is tested. Raises KeyError for a language without a rule."""
-    for page, test in TESTED_BY.items():
-        if fnmatch(block.page, f"{page}*"):
-            return f"tested by {test}"
-    if block.page in MEASURED:
-        return "measured by benchmarks"
+    if elsewhere := tested_elsewhere(block.page):
+        return elsewhere
     commands = [words for line, _ in lines_of(block) for words in commands_in(line)]
     kinds = dict.fromkeys(SHELL, "parsed") | dict.fromkeys(CONFIGURATION, "configuration read")
     kinds |= {"python": "executed", "text": "output compared", "diff": "applied"}
