@@ -46,6 +46,9 @@ FILES = {
     },
     "docs/ckpt.md": {
         "step-300": f"{CHECKPOINTS}/accelerate_folder.tar.xz:accelerate_folder-fsdp2-sharded-2/saved",
+        "src.pt": f"{CHECKPOINTS}/plain_files.tar.xz:plain_files-1/model.pt",
+        "flipped.pt": f"{CHECKPOINTS}/plain_files.tar.xz:plain_files-1/model.pt",
+        "plain/model.safetensors": f"{CHECKPOINTS}/plain_files.tar.xz:plain_files-1/model.safetensors",
         "torn": f"{CHECKPOINTS}/interrupted.tar.xz:interrupted-1/torn",
     },
     "docs/diagnose.md": {

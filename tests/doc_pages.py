@@ -1,8 +1,8 @@
 """The code blocks of the documentation: their kinds, and how they are run.
 
-All blocks of a page are run in order, in one process and one folder, which begins with the files that
-``tests/doc_inputs.py`` names. A block that cannot be run is preceded by ``<!-- not run: REASON -->``. The others, by
-language:
+All blocks of a page are run in order, in one process and one folder, which begins with the files
+that ``tests/doc_inputs.py`` names. A block that cannot be run is preceded by
+``<!-- not run: REASON -->``. The others, by language:
 
 - Python is executed as the only rank of a job, with the names of ``tests/doc_names.py``; with a
   title it is saved as a file for the blocks below.
@@ -84,8 +84,6 @@ TESTED_BY = {
     "docs/causes/": "tests/unit/causes/test_catalogue.py",
     "docs/rules/": "tests/unit/lint/rules/test_rules.py",
 }
-#: Kinds of blocks that are not run here.
-ELSEWHERE = {"measured by benchmarks", *(f"tested by {test}" for test in TESTED_BY.values())}
 
 
 class Block(NamedTuple):
@@ -127,13 +125,18 @@ def blocks_of(page: str) -> list[Block]:
     ]
 
 
+def tested_elsewhere(page: str) -> str:
+    """Return what tests or measures the blocks of a page; empty if they are run here."""
+    if page in MEASURED:
+        return "measured by benchmarks"
+    tests = (test for name, test in TESTED_BY.items() if fnmatch(page, f"{name}*"))
+    return next((f"tested by {test}" for test in tests), "")
+
+
 def kind_of(block: Block) -> str:
     """Return how a block is tested. Raises KeyError for a language without a rule."""
-    for page, test in TESTED_BY.items():
-        if fnmatch(block.page, f"{page}*"):
-            return f"tested by {test}"
-    if block.page in MEASURED:
-        return "measured by benchmarks"
+    if elsewhere := tested_elsewhere(block.page):
+        return elsewhere
     commands = [words for line, _ in lines_of(block) for words in commands_in(line)]
     kinds = dict.fromkeys(SHELL, "parsed") | dict.fromkeys(CONFIGURATION, "configuration read")
     kinds |= {"python": "executed", "text": "output compared", "diff": "applied"}
@@ -261,6 +264,10 @@ def place(target: Path, source: str) -> None:
         with tarfile.open(EXAMPLES / archived) as archive:
             archive.extractall("archive", filter="data")
         Path("archive", member).rename(target)
+        if target.stem == "flipped":
+            content = bytearray(target.read_bytes())
+            content[len(content) * 2 // 7] ^= 1  # in a weight
+            target.write_bytes(content)
     else:
         shutil.copy(EXAMPLES / source, target)
 
@@ -302,7 +309,7 @@ def run_command(line: str, *, may_fail: bool) -> str:
     ]
     status, printed = call_holdfast(words)
     assert may_fail or status in {0, 1, 3}, f"{line}: exit status {status}: {printed}"
-    if program:
+    if program and shutil.which(program.split()[0]):
         done = subprocess.run(
             program, shell=True, input=printed, text=True, capture_output=True, check=False
         )

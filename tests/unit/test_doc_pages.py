@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from fnmatch import fnmatch
+from subprocess import CalledProcessError
+from tomllib import TOMLDecodeError
 
 import pytest
 
@@ -14,7 +16,7 @@ from tests.fork_server import fork_server
 RUN = [
     page
     for page in doc_pages.pages()
-    if not {*map(doc_pages.kind_of, doc_pages.blocks_of(page))} <= doc_pages.ELSEWHERE
+    if not doc_pages.tested_elsewhere(page) and doc_pages.blocks_of(page)
 ]
 #: Of the environment, so that no variable of this machine changes what commands print.
 KEPT = ("PATH", "PYTHONPYCACHEPREFIX")
@@ -59,16 +61,19 @@ def test_the_tests_of_the_other_pages_exist():
         assert any(fnmatch(each, f"{page}*") for each in doc_pages.pages())
 
 
-def test_the_checks_can_fail(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("language", "text", "error"),
+    [
+        ("python", "undefined_name", NameError),
+        ("sh", "holdfast lint --no-such-option train.py", AssertionError),
+        ("sh", "if true", CalledProcessError),
+        ("text", "$ holdfast explain SYNC004\nanother text", AssertionError),
+        ("text", "output of no command", AssertionError),
+        ("toml", "key =", TOMLDecodeError),
+    ],
+)
+def test_the_checks_can_fail(language, text, error, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for language, text in (
-        ("python", "undefined_name"),
-        ("sh", "holdfast lint --no-such-option train.py"),
-        ("sh", "if true"),
-        ("text", "$ holdfast explain SYNC004\nanother text"),
-        ("text", "output of no command"),
-        ("toml", "key ="),
-    ):
-        block = doc_pages.Block("docs/lint.md", 1, language, "", text, "")
-        with pytest.raises((AssertionError, Exception)):
-            doc_pages.PageRun("docs/lint.md").run(block)
+    block = doc_pages.Block("docs/lint.md", 1, language, "", text, "")
+    with pytest.raises(error):
+        doc_pages.PageRun("docs/lint.md").run(block)

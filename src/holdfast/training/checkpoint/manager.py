@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from holdfast import recorder
 from holdfast.core import checkpoint_manifest, settings
@@ -32,6 +31,7 @@ from holdfast.training.checkpoint.storage.replication import Replicator, memory_
 from holdfast.training.checkpoint.storage.retention import RetentionPolicy, prune
 from holdfast.training.checkpoint.store_agreement import StoreAgreement
 from holdfast.training.process_rank import is_rank_zero
+from holdfast.training.script_end import call_at_script_end
 
 MEMORY = "memory"
 _log = logging.getLogger("holdfast.checkpoint")
@@ -75,7 +75,7 @@ class CheckpointManager:
         self._reading: set[int] = set()
         self._pruning = threading.Lock()
         self._finished = False
-        _register_exit_handler(self.finish)
+        call_at_script_end(self.finish)
 
     def on_commit(self, folder: Path, manifest: Manifest) -> None:
         """Replicate a new checkpoint and prune old ones, in threads; called on every rank."""
@@ -200,15 +200,3 @@ def _copy_backends(
 
 def _is_local_rank_zero() -> bool:
     return not settings.read_setting("LOCAL_RANK").value
-
-
-def _register_exit_handler(call: Any) -> None:
-    """Call ``call`` when the script ends; atexit is too late, as threads can then start no work."""
-    # Private, but in Python 3.9 to 3.14; concurrent.futures uses it.
-    register = getattr(threading, "_register_atexit", None)
-    if register is not None:
-        register(call)
-    else:
-        import atexit  # noqa: PLC0415 - the fallback
-
-        atexit.register(call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from holdfast.training.evaluate.guard import Evaluation, unwrap_ddp
 from holdfast.training.evaluate.local import describe_error
 from holdfast.training.evaluate.preserved_state import preserve_state
 from holdfast.training.evaluate.result import EvalResult
+from holdfast.training.script_end import call_at_script_end
 
 _log = logging.getLogger("holdfast.evaluate")
 
@@ -51,6 +53,7 @@ class AsyncEvaluation(Evaluation):
         self._starts = 0
         #: Steps without an evaluation, because the previous one was still running.
         self.skipped: list[int] = []
+        call_at_script_end(self._finish)
 
     def start(self, step: int) -> bool:
         """Copy the model and start; return False, on all ranks, if rank 0 is still evaluating."""
@@ -89,6 +92,14 @@ class AsyncEvaluation(Evaluation):
         if not self._finished and not self._reported and self._thread is not None:
             self._thread.join(self._budget_s + 5 * self._grace_s)
         return self.poll()
+
+    def _finish(self) -> None:
+        """Wait for the last evaluation and report it, unless an exception ended the script.
+
+        A thread that is in torch's code when the interpreter ends aborts the process.
+        """
+        if getattr(sys, "last_value", None) is None:
+            self.wait()
 
     def run(self, step: int) -> EvalResult:
         """Start, and wait for the result of this step; a failed result if there is none."""

@@ -109,6 +109,25 @@ def test_async_evaluations_start_on_all_ranks_or_none(tmp_path: Path) -> None:
     assert results[0][0] == 0
 
 
+def evaluate_at_the_end_of_a_script(_rank: int) -> Any:
+    go_on = threading.Event()
+
+    def wait(model: Any, batch: Any) -> Any:
+        go_on.wait()
+        return squares(model, batch)
+
+    evaluation = AsyncEvaluation(network(1), loaders(), wait, budget=60)
+    evaluation.start(7)
+    threading.Timer(0.05, go_on.set).start()
+    was_running = evaluation._thread.is_alive()
+    threading._shutdown()  # what the interpreter calls first
+    return was_running, evaluation._thread.is_alive()
+
+
+def test_the_end_of_a_script_waits_for_the_last_evaluation(tmp_path: Path) -> None:
+    assert run(1, evaluate_at_the_end_of_a_script, tmp_path) == [(True, False)]
+
+
 class CommunicatingModel(nn.Module):
     """Communicates in its forward, as sharded models do."""
 
