@@ -31,6 +31,8 @@ _MAX_ACCESSES = 50
 _READS = frozenset({"reads", "tests", "lists"})
 _WALKED = FILE_ACCESSES | {"init", "parallel"}
 _PATH_NAME = re.compile(r"path|file|ckpt|checkpoint|fname|dir|folder|out", re.IGNORECASE)
+#: The line of an unknown path, which distinguishes it from others.
+_LINE = re.compile(r"(?<=\w):\d+(?=/|$)")
 #: What only one rank can do, or should do.
 _ALONE = {"removes": "removed", "makes": "created", "writes": "written"}
 _FILES = frozenset({TaintKind.FILES})
@@ -207,4 +209,4 @@ def _touches(removed: str, used: str) -> bool:
 
 def readable_path(text: str) -> str:
     """Return a path's text for a message."""
-    return text.translate(str.maketrans("", "", "«»°?"))
+    return _LINE.sub("", text).translate(str.maketrans("", "", "«»°?"))

@@ -22,8 +22,8 @@ _MESSAGES = {
     "writes, so that ranks continue with different names; search on rank 0 and broadcast the name",
     "tested": "all ranks leave if {path} exists{place}, and one of them writes it right "
     "afterwards: a late rank sees the new file; test on rank 0 and broadcast the answer",
-    "folder": "one rank removes the folder {path} although other ranks may still use files in it "
-    "at {guard}; wait in a barrier before",
+    "folder": "one rank removes {path} although other ranks may still use it at {guard}; wait in a "
+    "barrier before",
     "unready": "all ranks write to {path} right after one rank prepared it at {guard}, which the "
     "others may be ahead of; wait in a barrier in between",
     "turn": "each rank removes {path} in its turn, although the first one may already have made it "
