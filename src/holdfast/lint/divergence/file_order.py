@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
     FILE_ACCESSES,
-    MAX_EVENTS,
     TURN_BEGINS,
     Branch,
     Effect,
@@ -26,6 +25,8 @@ from holdfast.lint.abstract_domain.values import RANK_KINDS, TaintKind, taint_ki
 from holdfast.lint.abstract_state.path_names import is_inside, is_same_path, substitute
 from holdfast.lint.divergence.file_accesses import ONE_RANK_WORDS
 
+#: Maximum number of effects to walk in one program or function.
+_MAX_EFFECTS = 20_000
 #: Maximum number of accesses since the last collective to compare with.
 _MAX_ACCESSES = 50
 _READS = frozenset({"reads", "tests", "lists"})
@@ -56,7 +57,7 @@ class _OrderWalker:
         self._parallel = False
         self._doubtful = 0
         self._collectives = 0
-        self._remaining = MAX_EVENTS
+        self._remaining = _MAX_EFFECTS
 
     def walk(self, path: Sequence[Effect], passed: Mapping[str, str]) -> None:
         """Walk a path in which parameters are the ``passed`` paths."""
