@@ -157,10 +157,11 @@ class _Place:
             return None
         passed = dict(zip(_positional(function), node.args, strict=False))
         passed |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        names = set(_PLACEHOLDER.findall(text))
-        return substitute(
-            text, {name: self.text(passed.get(name), depth) or f"?{name}" for name in names}
-        )
+        given = {
+            name: self.text(passed.get(name), depth) or f"?{name}:{node.lineno}"
+            for name in _PLACEHOLDER.findall(text)
+        }
+        return substitute(text, given)
 
 
 def path_text(state: InterpreterState, frame: Frame, node: ast.expr) -> str | None:

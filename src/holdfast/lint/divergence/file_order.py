@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
     FILE_ACCESSES,
-    MAX_EVENTS,
     TURN_BEGINS,
     Branch,
     Effect,
@@ -26,6 +25,8 @@ from holdfast.lint.abstract_domain.values import RANK_KINDS, TaintKind, taint_ki
 from holdfast.lint.abstract_state.path_names import is_inside, is_same_path, substitute
 from holdfast.lint.divergence.file_accesses import ONE_RANK_WORDS
 
+#: Maximum number of effects to walk in one program or function.
+_MAX_EFFECTS = 20_000
 #: Maximum number of accesses since the last collective to compare with.
 _MAX_ACCESSES = 50
 _READS = frozenset({"reads", "tests", "lists"})
@@ -57,8 +58,9 @@ class _OrderWalker:
         self._clocked: list[FileAccess] = []
         self._parallel = False
         self._doubtful = 0
+        self._by_rank = 0
         self._collectives = 0
-        self._remaining = MAX_EVENTS
+        self._remaining = _MAX_EFFECTS
 
     def walk(self, path: Sequence[Effect], passed: Mapping[str, str]) -> None:
         """Walk a path in which parameters are the ``passed`` paths."""
@@ -95,7 +97,9 @@ class _OrderWalker:
     def _branch(self, branch: Branch, passed: Mapping[str, str]) -> None:
         """Walk both sides; if one of them waits, so do the accesses that follow."""
         doubtful = not branch.taint and ONE_RANK_WORDS.search(branch.text) is not None
+        by_rank = bool(taint_kinds(branch.taint) & RANK_KINDS)
         self._doubtful += doubtful
+        self._by_rank += by_rank
         before, count = (self._one, self._all), self._collectives
         self.walk(branch.yes, passed)
         yes, yes_count = (self._one, self._all), self._collectives
@@ -108,11 +112,12 @@ class _OrderWalker:
             self._one, self._all = _merged(yes[0], self._one), _merged(yes[1], self._all)
         self._collectives = max(yes_count, self._collectives)
         self._doubtful -= doubtful
+        self._by_rank -= by_rank
 
     def _access(self, access: FileAccess, path: str) -> None:
         access = replace(access, detail=path.replace("@", "*"), own=access.own or "@" in path)
         kinds = taint_kinds(access.control)
-        if kinds & RANK_KINDS:
+        if kinds & RANK_KINDS or self._by_rank:
             self._by_one(access)
         elif kinds <= _FILES and not self._doubtful:
             self._by_all(access)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
+    MAX_EVENTS,
     Branch,
     Effect,
     EffectSummary,
@@ -53,7 +54,7 @@ _JOINS_GROUP = re.compile(
     r"|^(?:dist|ddp|distributed)_(?:init|setup)|^launch|^initialize$|^Trainer$|^Accelerator$"
 )
 _CREATES_GROUP = re.compile(r"init\w*(?:dist|process_group)|dist\w*_init")
-_TESTS_GROUP = re.compile(r"is_initialized|is_available|distributed|world_size|is_dist|ddp")
+_TESTS_GROUP = re.compile(r"initialized|is_available|distributed|world_size|is_dist|ddp")
 
 
 def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
@@ -185,7 +186,7 @@ def _is_global_rank(value: Value) -> bool:
 
 def find_early_queries(body: EffectSummary) -> list[Divergence]:
     """Return the queries of the process group before a program creates it."""
-    if "query" not in body.tags:
+    if "query" not in body.tags or not body.tags & {"init", "joins"}:
         return []
     walker = _QueryWalker()
     walker.walk(body.path)
@@ -199,11 +200,13 @@ class _QueryWalker:
         self.divergences: list[Divergence] = []
         self.created: SourceLine | None = None
         self._joined = False
+        self._remaining = MAX_EVENTS
 
     def walk(self, path: Sequence[Effect]) -> None:
         """Walk a path and the calls in it."""
         for effect in path:
-            if self._joined:
+            self._remaining -= 1
+            if self._joined or self._remaining < 0:
                 return
             match effect:
                 case Marker(name="query", location=location):
@@ -213,9 +216,11 @@ class _QueryWalker:
                 case FunctionCall(callee=callee):
                     if callee.tags & {"query", "init", "joins", "parallel"} or callee.sequence:
                         self.walk(callee.path)
-                case Branch():
-                    self._branch(effect)
-                case LoopEffect(body=body) | Try(body=body):
+                case Branch(yes=yes, no=no, text=text):
+                    self._guarded((yes, no), handled=_TESTS_GROUP.search(text) is not None)
+                case Try(body=body, handlers=handlers):
+                    self._guarded((body,), handled=bool(handlers))
+                case LoopEffect(body=body):
                     self.walk(body)
                 case _:
                     pass
@@ -227,12 +232,10 @@ class _QueryWalker:
         ):
             self.created = effect.location
 
-    def _branch(self, branch: Branch) -> None:
-        if _TESTS_GROUP.search(branch.text):
-            found = len(self.divergences)
-            self.walk(branch.yes)
-            self.walk(branch.no)
-            del self.divergences[found:]
-            return
-        for side in (branch.yes, branch.no):
+    def _guarded(self, sides: Sequence[Sequence[Effect]], *, handled: bool) -> None:
+        """Walk sides of a test or a ``try``; ``handled``: they expect that there is no group."""
+        found = len(self.divergences)
+        for side in sides:
             self.walk(side)
+        if handled:
+            del self.divergences[found:]

@@ -54,6 +54,7 @@ FINE = {
     "a barrier of a constant": "dist.all_reduce(torch.zeros(1))",
     "after the group": INIT + "if dist.get_rank() == 0:\n    print()\n",
     "if there is a group": "if dist.is_initialized():\n    print(dist.get_rank())\n" + INIT,
+    "a failure is expected": "try:\n    dist.get_rank()\nexcept RuntimeError:\n    pass\n" + INIT,
     "the wrapper": "model = DDP(build())\nmodel(t).sum().backward()",
     "evaluation without the wrapper": "model = DDP(build())\nprint(model.module(t))",
     "both": "model = DDP(build())\nmodel(t).sum().backward()\nmodel.module(t).sum().backward()",
