@@ -35,7 +35,9 @@ def test_a_rank_that_still_imports_gets_more_time(busy):
 
 
 def test_a_rank_that_sleeps_before_joining_gets_the_first_step_limit():
-    assert judged_after(LIMITS.first_step_s - 1).verdict is None
+    before = judged_after(LIMITS.first_step_s - 1)
+    assert before.verdict is None
+    assert "until 60 s because it has not finished its first step" in before.suspicion
     root = judged_after(LIMITS.first_step_s + 1).verdict.root
     assert (root.cause, root.subject.rank) == ("store-wait", 0)
 
