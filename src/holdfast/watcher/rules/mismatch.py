@@ -29,6 +29,7 @@ from holdfast.watcher.rules.call_sites import (
     LeftLoop,
     SourceContexts,
     data_loop_line,
+    early_exit,
     exception_swallowed_in_loop,
     exit_line,
     is_after_loop_of,
@@ -202,8 +203,9 @@ def _explain(
         return _Explanation(RANK_GUARDED_COLLECTIVE, line, text, 0.95)
     if divergence.skipped is not None:
         skipped = divergence.skipped
-        text = f"{who} skipped {_describe(skipped)}: one call behind since then"
-        return _Explanation(RANK_SKIPS_COLLECTIVE, skipped.site, text, 0.85)
+        line, why = _left_out_at(skipped, source)
+        text = f"{who} skipped {_describe(skipped)}{why}: one call behind since then"
+        return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.85)
     left = _explain_left_loop(divergence, sides, source)
     if left is not None:
         return left
@@ -226,6 +228,15 @@ def _explain(
     return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
 
 
+def _left_out_at(call: RecordedCall, source: SourceContexts) -> tuple[SourceLine | None, str]:
+    """Return the line that let a rank leave out the call, and a text about it; else its own."""
+    found = early_exit(call, source)
+    if found is None:
+        return call.site, ""
+    line, test = found
+    return line, f" after {test!r}{_at(line)}"
+
+
 def _explain_left_loop(
     divergence: CallDivergence, sides: _Sides, source: SourceContexts
 ) -> _Explanation | None:
@@ -242,6 +253,14 @@ def _explain_left_loop(
                 f"swallowed at {handler.short}"
             )
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
+        exits = early_exit(usual, source) if _is_repeated(usual, source) else None
+        if exits is not None:  # an iteration without the call is more likely than a shorter loop
+            line, test = exits
+            text = (
+                f"{who} made fewer calls of {_describe(usual)} than the others, which are in it: "
+                f"it is left out after {test!r}{_at(line)}"
+            )
+            return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.8)
         line, shown = _line_of_exit(usual, odd, loops, source)
         text = (
             f"{who} left the loop first{_at(shown)} and entered {_describe(odd)}; the others are "
@@ -259,6 +278,16 @@ def _explain_left_loop(
         f"first and are in {_describe(usual)}"
     )
     return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.85)
+
+
+def _is_repeated(call: RecordedCall, source: SourceContexts) -> bool:
+    """Return whether the loop around the call is in a function that another loop calls.
+
+    Such a loop, for example over layers, has the same iterations on all ranks.
+    """
+    around = source.get(call.site) if call.site is not None else None
+    caller = source.get(call.caller) if call.caller is not None else None
+    return bool(around and around.loops and caller and caller.loops)
 
 
 def _has_begun_again(
@@ -291,8 +320,9 @@ def _explain_next_turn(sides: _Sides, source: SourceContexts) -> _Explanation:
             f"{_describe(usual)}"
         )
         return _Explanation(UNEVEN_INPUTS, line or usual.site, text, 0.85)
-    text = f"{who} skipped {_describe(usual)}, in which the others are, and {turn}"
-    return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.85)
+    line, why = _left_out_at(usual, source)
+    text = f"{who} skipped {_describe(usual)}{why}, in which the others are, and {turn}"
+    return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.85)
 
 
 def _line_of_exit(
