@@ -834,6 +834,21 @@ def test_a_skipped_call_is_named_at_the_test_that_returns_before_it(branch: str,
     assert ("after 'if empty' at train.py:70" in verdict.root.message) == (branch == "after")
 
 
+def test_a_new_call_of_half_of_the_ranks_was_left_out_by_the_others() -> None:
+    """Rank 1 kept no prediction and returns before the exchange at the end of the first epoch."""
+    rows = [row(0, *history(30), call(31, "all_gather", site=EVAL)), *waiting(1)]
+    left = Guard(75, "if not predictions", "after", rank_dependent=False)
+    source = {EVAL: SourceContext("on_epoch_end", 74, "", guards=(left,))}
+    assert root_of(judge(rows, source=source)) == ("rank-skips-collective", 1, 75)
+
+
+def test_a_call_of_some_ranks_is_named_at_the_test_around_it() -> None:
+    rows = [*waiting(0, 1, 2), row(3, *history(30), call(31, "all_gather", site=EVAL))]
+    around = Guard(76, "if step % 20 == 0", "body", rank_dependent=False)
+    source = {EVAL: SourceContext("main", 70, "", guards=(around,))}
+    assert root_of(judge(rows, source=source)) == ("mismatched-operation", 3, 76)
+
+
 @pytest.mark.parametrize(
     ("loops", "cause", "line"),
     [(True, "rank-skips-collective", 39), (False, "uneven-inputs", 37)],

@@ -74,6 +74,20 @@ def early_exit(call: RecordedCall, source: SourceContexts) -> tuple[SourceLine, 
     return None
 
 
+def own_branch(
+    call: RecordedCall, other: RecordedCall, source: SourceContexts
+) -> tuple[SourceLine, str] | None:
+    """Return the nearest test around the call, but not around the ``other`` one, with its line."""
+    around_other = iterate_callers(other, source)
+    shared = {(line.file, guard) for _, line, context in around_other for guard in context.guards}
+    for _, line, context in iterate_callers(call, source):
+        for guard in reversed(context.guards):
+            is_around = guard.branch in ("body", "orelse") and "__name__" not in guard.text
+            if is_around and (line.file, guard) not in shared:
+                return replace(line, line=guard.line), guard.text
+    return None
+
+
 def is_after_loop_of(odd: RecordedCall, usual: RecordedCall, source: SourceContexts) -> bool:
     """Return whether ``odd`` follows a loop around ``usual``, in a function that leads to both.
 

@@ -34,6 +34,7 @@ from holdfast.watcher.rules.call_sites import (
     exit_line,
     is_after_loop_of,
     left_loop_line,
+    own_branch,
     rank_guard,
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
@@ -135,7 +136,13 @@ def _sides(
     On a tie it is the side whose call has a rank-dependent guard or follows the loop of the other.
     """
     sides = _side(divergence.minority, divergence.odd, divergence.usual, ranks)
-    if not divergence.tie or _is_explained(sides, source):
+    # Half of the ranks make a new call, which a test before it lets the others leave out.
+    is_left_out = (
+        2 * len(sides.ranks) == len(ranks)
+        and not divergence.known
+        and early_exit(divergence.odd, source) is not None
+    )
+    if not (divergence.tie or is_left_out) or _is_explained(sides, source):
         return sides
     others = tuple(
         rank
@@ -144,7 +151,7 @@ def _sides(
         and any(call.group == divergence.group for call in (*state.recent, *state.pending))
     )
     swapped = _side(others, divergence.usual, divergence.odd, ranks)
-    return swapped if _is_explained(swapped, source) else sides
+    return swapped if is_left_out or _is_explained(swapped, source) else sides
 
 
 def _side(
@@ -223,9 +230,30 @@ def _explain(
             f"entered {_describe(odd)} {early} early"
         )
         return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
+    return _explain_difference(divergence, sides, source)
+
+
+def _explain_difference(
+    divergence: CallDivergence, sides: _Sides, source: SourceContexts
+) -> _Explanation:
+    """Explain calls that differ by the test that leads to one of them, else by the calls."""
+    odd, usual = sides.odd, sides.usual
+    exits = early_exit(usual, source) if sides.ranks != divergence.minority else None
+    if exits is not None:
+        line, test = exits
+        text = (
+            f"{sides.who} left out {_describe(usual)}, in which the others are, after "
+            f"{test!r}{_at(line)}; {sides.who_makes} {_describe(odd)}"
+        )
+        return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.8)
     text = f"{sides.who_makes} {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
+    branch = own_branch(odd, usual, source) if divergence.kind == "operation" else None
+    line = odd.site
+    if branch is not None:
+        line, test = branch
+        text = f"{text}, under {test!r}{_at(line)}"
     confidence = 0.6 if divergence.tie else 0.9
-    return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
+    return _Explanation(_CAUSE_OF_KIND[divergence.kind], line, text, confidence)
 
 
 def _left_out_at(call: RecordedCall, source: SourceContexts) -> tuple[SourceLine | None, str]:
