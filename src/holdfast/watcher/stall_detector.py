@@ -333,13 +333,16 @@ def _all_idle(table: JobSummary) -> bool:
 
 
 def _is_idle_and_awaited(rank: int | None, table: JobSummary) -> bool:
-    """Return whether others wait in calls for this rank, which does nothing and is in no phase."""
+    """Return whether others wait in calls for this rank, which does nothing and is in no phase.
+
+    An evaluation computes, in the rank or in another process.
+    """
     state = next((state for state in table.ranks if state.rank == rank), None)
     return (
         state is not None
         and any(other.pending for other in table.ranks if other.rank != rank)
         and not state.phase
-        and stall.visible_phase(state) is None
+        and stall.visible_phase(state) in (None, stall.EVALUATION)
         and stall.describe_activity(state) is None
     )
 
