@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.faults.natural_fixes_fourth import FIXES as FOURTH
+
 FOLDER = Path(__file__).parent / "natural"
 
 FIXES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -68,12 +70,14 @@ FIXES: dict[str, tuple[tuple[str, str], ...]] = {
     "lightning_skips_manual_backward": (('float("inf")', "3.0"),),
     "accelerate_main_process_gathers": (("if accelerator.is_main_process:  # ALSO", "if True:"),),
     "fsdp2_assert_on_labels": (("labels[1] = -1", "labels[1] = 1"),),
+    **FOURTH,
 }
 
 
 def fixed_text(name: str) -> str:
     """Return the program without its fault."""
-    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    folder = FOLDER / "fourth" if name in FOURTH else FOLDER
+    text = (folder / f"{name}.py").read_text(encoding="utf-8")
     for old, new in FIXES[name]:
         assert text.count(old) == 1, f"{name}: {old!r} occurs {text.count(old)} times"
         text = text.replace(old, new)

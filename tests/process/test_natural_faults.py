@@ -13,7 +13,7 @@ from benchmarks.natural_cases import Case, read_cases
 from benchmarks.natural_faults import OWN, run_holdfast, run_torchrun
 from tests.faults.natural_fixes import FIXES, fixed_text
 
-FOLDERS = (OWN, OWN / "second", OWN / "third")
+FOLDERS = (OWN, *(OWN / name for name in ("second", "third", "fourth")))
 CASES = {case.name: case for folder in FOLDERS for case in read_cases(folder)}
 LIMIT_S = 220.0
 

@@ -50,7 +50,8 @@ class Guard(msgspec.Struct, frozen=True):
     """A test that decides whether the line is reached, and whether it depends on the rank.
 
     ``branch`` is ``body`` or ``orelse`` if the line is inside, ``after`` if the test leaves the
-    function or loop before it. A decorator such as ``@rank_zero_only`` is a guard too.
+    function or loop before it, ``raise`` if it raises there. A decorator such as
+    ``@rank_zero_only`` is a guard, too.
     """
 
     line: int
@@ -168,12 +169,13 @@ class _ParsedFile:
                 return None
             if last_line(statement) >= line:
                 return statement
-            if isinstance(statement, ast.If) and any(
-                branch and isinstance(branch[-1], _LEAVES)
-                for branch in (statement.body, statement.orelse)
-            ):
-                text = f"if {ast.unparse(statement.test)}"
-                self._add_guard(statement.test, text, "after", builder)
+            if isinstance(statement, ast.If):
+                ends = [block[-1] for block in (statement.body, statement.orelse) if block]
+                leaves = [end for end in ends if isinstance(end, _LEAVES)]
+                if leaves:
+                    branch = "raise" if isinstance(leaves[0], ast.Raise) else "after"
+                    text = f"if {ast.unparse(statement.test)}"
+                    self._add_guard(statement.test, text, branch, builder)
         return None
 
     def _enter(

@@ -241,8 +241,9 @@ class StallDetector:
     def judge_silence(self, table: JobSummary, silent_s: float) -> DetectorOutcome:
         """Judge a job that has been silent for ``silent_s``, or report why it gets more time.
 
-        A rank that computes for long while the others wait for it is suspected meanwhile, and so is
-        a job whose ranks all wait outside of collectives after they made steps or ended the script.
+        A rank that computes for long, or that is idle before its first step, while the others wait
+        for it is suspected meanwhile, and so is a job whose ranks all wait outside of collectives
+        after they made steps or ended the script.
         """
         verdict = self.judge(table)
         if verdict.root is None:
@@ -254,7 +255,11 @@ class StallDetector:
             return DetectorOutcome(table)
         self._note_sent = True
         until = f" until {extension.until_s:.0f} s" if extension.until_s < LONG_S else ""
-        if verdict.root.cause == COMPUTING_LONG.name or _all_idle(table):
+        if (
+            verdict.root.cause == COMPUTING_LONG.name
+            or _all_idle(table)
+            or _is_idle_and_awaited(verdict.root.subject.rank, table)
+        ):
             why = f"the job is left as it is{until} because {extension.why}"
             outcome = DetectorOutcome(table, verdict, silent_s=silent_s)
             return self._suspect(outcome, verdict.root, why)
@@ -324,6 +329,21 @@ def _all_idle(table: JobSummary) -> bool:
         and stall.visible_phase(state) is None
         and stall.describe_activity(state) is None
         for state in alive
+    )
+
+
+def _is_idle_and_awaited(rank: int | None, table: JobSummary) -> bool:
+    """Return whether others wait in calls for this rank, which does nothing and is in no phase.
+
+    An evaluation computes, in the rank or in another process.
+    """
+    state = next((state for state in table.ranks if state.rank == rank), None)
+    return (
+        state is not None
+        and any(other.pending for other in table.ranks if other.rank != rank)
+        and not state.phase
+        and stall.visible_phase(state) in (None, stall.EVALUATION)
+        and stall.describe_activity(state) is None
     )
 
 

@@ -807,6 +807,72 @@ def test_the_new_group_of_some_ranks_is_named_and_not_the_next_one_of_all_ranks(
     assert verdict.root.message == "ranks 1-2 call new_group at train.py:77; rank 0 never does"
 
 
+def skipping(rank: int, calls: tuple[SourceLine, ...], skips: int) -> RankState:
+    """Return a rank that makes these calls in each of nine steps; in the next one, not the first."""
+    sites = [site for _ in range(9) for site in calls] + [*calls[skips:]]
+    made = [
+        call(number, site=site, done=True, name="all_gather" if site == EVAL else "all_reduce")
+        for number, site in enumerate(sites[: 9 * len(calls)], 1)
+    ]
+    last = sites[9 * len(calls)]
+    name = "all_gather" if last == EVAL else "all_reduce"
+    return row(rank, *made, call(len(made) + 1, site=last, name=name))
+
+
+@pytest.mark.parametrize(("branch", "line"), [("after", 70), ("raise", EVAL.line)])
+def test_a_skipped_call_is_named_at_the_test_that_returns_before_it(branch: str, line: int) -> None:
+    """A batch without boxes returns before the exchange of their number."""
+    rows = [skipping(rank, (EVAL, TRAIN), skips=int(rank == 2)) for rank in range(4)]
+    guards = (
+        Guard(70, "if empty", branch, rank_dependent=False),
+        Guard(72, "if step % 10", "after", rank_dependent=False),
+    )
+    source = {EVAL: SourceContext("evaluate", 60, "", guards=guards)}
+    verdict = judge(rows, source=source)
+    assert root_of(verdict) == ("rank-skips-collective", 2, line)
+    assert verdict.root is not None
+    assert ("after 'if empty' at train.py:70" in verdict.root.message) == (branch == "after")
+
+
+def test_a_new_call_of_half_of_the_ranks_was_left_out_by_the_others() -> None:
+    """Rank 1 kept no prediction and returns before the exchange at the end of the first epoch."""
+    rows = [row(0, *history(30), call(31, "all_gather", site=EVAL)), *waiting(1)]
+    left = Guard(75, "if not predictions", "after", rank_dependent=False)
+    source = {EVAL: SourceContext("on_epoch_end", 74, "", guards=(left,))}
+    assert root_of(judge(rows, source=source)) == ("rank-skips-collective", 1, 75)
+
+
+def test_a_call_of_some_ranks_is_named_at_the_test_around_it() -> None:
+    rows = [*waiting(0, 1, 2), row(3, *history(30), call(31, "all_gather", site=EVAL))]
+    around = Guard(76, "if step % 20 == 0", "body", rank_dependent=False)
+    source = {EVAL: SourceContext("main", 70, "", guards=(around,))}
+    assert root_of(judge(rows, source=source)) == ("mismatched-operation", 3, 76)
+
+
+@pytest.mark.parametrize(
+    ("loops", "cause", "line"),
+    [(True, "rank-skips-collective", 39), (False, "uneven-inputs", 37)],
+)
+def test_a_loop_that_each_step_repeats_is_not_left_early(
+    *, loops: bool, cause: str, line: int
+) -> None:
+    """A loop over layers reduces only the layers with gradients."""
+    step = SourceLine("/job/train.py", 90, "main")
+    inside = [replace(call(31), caller=step) for _ in range(2)]
+    after = replace(call(31, "all_gather", site=SourceLine("/job/train.py", 45)), caller=step)
+    rows = [row(rank, *history(30), inside[0]) for rank in (0, 2)]
+    rows.append(row(1, *history(30), after))
+    layers = EnclosingLoop(37, 43, "for block in blocks:", None)
+    steps = (EnclosingLoop(85, 95, "for step in range(200):", None),) if loops else ()
+    left = Guard(39, "if not grads", "after", rank_dependent=False)
+    source = {
+        TRAIN: SourceContext("reduce", 36, "", guards=(left,), loops=(layers,)),
+        SourceLine("/job/train.py", 45): SourceContext("reduce", 36, ""),
+        step: SourceContext("main", 80, "", loops=steps),
+    }
+    assert root_of(judge(rows, source=source)) == (cause, 1, line)
+
+
 def test_of_two_ranks_the_one_that_is_a_step_ahead_skipped_the_calls_of_the_other() -> None:
     """Every fifth call is a log; rank 1 logs two calls early, a step ahead of rank 0."""
     pattern = (*((("all_reduce", TRAIN),) * 4), ("all_gather", EVAL))

@@ -7,7 +7,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.rank_table import ProcessState, RaisedException, ScriptEnd
+from holdfast.core.rank_table import ProcessState, RaisedException, ScriptEnd, ThreadStack
 from holdfast.watcher import stall_detector as module
 from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules.stall import StallLimits
@@ -35,7 +35,9 @@ def test_a_rank_that_still_imports_gets_more_time(busy):
 
 
 def test_a_rank_that_sleeps_before_joining_gets_the_first_step_limit():
-    assert judged_after(LIMITS.first_step_s - 1).verdict is None
+    before = judged_after(LIMITS.first_step_s - 1)
+    assert before.verdict is None
+    assert "until 60 s because it has not finished its first step" in before.suspicion
     root = judged_after(LIMITS.first_step_s + 1).verdict.root
     assert (root.cause, root.subject.rank) == ("store-wait", 0)
 
@@ -75,6 +77,20 @@ def test_a_job_whose_ranks_all_wait_outside_of_collectives_is_suspected(late, is
     assert (outcome.suspicion is not None, outcome.note is None) == (is_suspected, is_suspected)
     if is_suspected:
         assert outcome.suspected.root.cause == "stalled-outside-collectives"
+
+
+@pytest.mark.parametrize(
+    ("function", "is_suspected"), [("evaluate", True), ("save_checkpoint", False)]
+)
+def test_an_evaluation_that_does_nothing_is_suspected(function, is_suspected):
+    """Rank 0 waits in its evaluation for a worker that has died."""
+    line = replace(LOADER, function=function)
+    stack = (ThreadStack((line,)),) * 2
+    idle = row(0, *history(30), stacks=stack)
+    silent = JobSummary((idle, row(1, *history(30), call(31))), world(2), 2, 0.0, 31.0)
+    outcome = StallDetector(LIMITS).judge_silence(silent, 31.0)
+    assert outcome.verdict is None
+    assert (outcome.suspected is not None) == is_suspected
 
 
 class Lint:

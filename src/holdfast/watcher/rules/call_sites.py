@@ -60,6 +60,34 @@ def rank_guard(
     return None
 
 
+def early_exit(call: RecordedCall, source: SourceContexts) -> tuple[SourceLine, str] | None:
+    """Return the nearest test that leaves the function or loop before the call, with its line.
+
+    It lets a rank leave out the call. Tests of a period (``step % 10``) agree on all ranks.
+    """
+    for level, line, context in iterate_callers(call, source):
+        if level > 1:
+            break
+        for guard in reversed(context.guards):
+            if guard.branch == "after" and "%" not in guard.text:
+                return replace(line, line=guard.line), guard.text
+    return None
+
+
+def own_branch(
+    call: RecordedCall, other: RecordedCall, source: SourceContexts
+) -> tuple[SourceLine, str] | None:
+    """Return the nearest test around the call, but not around the ``other`` one, with its line."""
+    around_other = iterate_callers(other, source)
+    shared = {(line.file, guard) for _, line, context in around_other for guard in context.guards}
+    for _, line, context in iterate_callers(call, source):
+        for guard in reversed(context.guards):
+            is_around = guard.branch in ("body", "orelse") and "__name__" not in guard.text
+            if is_around and (line.file, guard) not in shared:
+                return replace(line, line=guard.line), guard.text
+    return None
+
+
 def is_after_loop_of(odd: RecordedCall, usual: RecordedCall, source: SourceContexts) -> bool:
     """Return whether ``odd`` follows a loop around ``usual``, in a function that leads to both.
 

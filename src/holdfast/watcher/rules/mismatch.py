@@ -29,10 +29,12 @@ from holdfast.watcher.rules.call_sites import (
     LeftLoop,
     SourceContexts,
     data_loop_line,
+    early_exit,
     exception_swallowed_in_loop,
     exit_line,
     is_after_loop_of,
     left_loop_line,
+    own_branch,
     rank_guard,
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
@@ -134,7 +136,13 @@ def _sides(
     On a tie it is the side whose call has a rank-dependent guard or follows the loop of the other.
     """
     sides = _side(divergence.minority, divergence.odd, divergence.usual, ranks)
-    if not divergence.tie or _is_explained(sides, source):
+    # Half of the ranks make a new call, which a test before it lets the others leave out.
+    is_left_out = (
+        2 * len(sides.ranks) == len(ranks)
+        and not divergence.known
+        and early_exit(divergence.odd, source) is not None
+    )
+    if not (divergence.tie or is_left_out) or _is_explained(sides, source):
         return sides
     others = tuple(
         rank
@@ -143,7 +151,7 @@ def _sides(
         and any(call.group == divergence.group for call in (*state.recent, *state.pending))
     )
     swapped = _side(others, divergence.usual, divergence.odd, ranks)
-    return swapped if _is_explained(swapped, source) else sides
+    return swapped if is_left_out or _is_explained(swapped, source) else sides
 
 
 def _side(
@@ -202,8 +210,9 @@ def _explain(
         return _Explanation(RANK_GUARDED_COLLECTIVE, line, text, 0.95)
     if divergence.skipped is not None:
         skipped = divergence.skipped
-        text = f"{who} skipped {_describe(skipped)}: one call behind since then"
-        return _Explanation(RANK_SKIPS_COLLECTIVE, skipped.site, text, 0.85)
+        line, why = _left_out_at(skipped, source)
+        text = f"{who} skipped {_describe(skipped)}{why}: one call behind since then"
+        return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.85)
     left = _explain_left_loop(divergence, sides, source)
     if left is not None:
         return left
@@ -221,9 +230,39 @@ def _explain(
             f"entered {_describe(odd)} {early} early"
         )
         return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
+    return _explain_difference(divergence, sides, source)
+
+
+def _explain_difference(
+    divergence: CallDivergence, sides: _Sides, source: SourceContexts
+) -> _Explanation:
+    """Explain calls that differ by the test that leads to one of them, else by the calls."""
+    odd, usual = sides.odd, sides.usual
+    exits = early_exit(usual, source) if sides.ranks != divergence.minority else None
+    if exits is not None:
+        line, test = exits
+        text = (
+            f"{sides.who} left out {_describe(usual)}, in which the others are, after "
+            f"{test!r}{_at(line)}; {sides.who_makes} {_describe(odd)}"
+        )
+        return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.8)
     text = f"{sides.who_makes} {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
+    branch = own_branch(odd, usual, source) if divergence.kind == "operation" else None
+    line = odd.site
+    if branch is not None:
+        line, test = branch
+        text = f"{text}, under {test!r}{_at(line)}"
     confidence = 0.6 if divergence.tie else 0.9
-    return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
+    return _Explanation(_CAUSE_OF_KIND[divergence.kind], line, text, confidence)
+
+
+def _left_out_at(call: RecordedCall, source: SourceContexts) -> tuple[SourceLine | None, str]:
+    """Return the line that let a rank leave out the call, and a text about it; else its own."""
+    found = early_exit(call, source)
+    if found is None:
+        return call.site, ""
+    line, test = found
+    return line, f" after {test!r}{_at(line)}"
 
 
 def _explain_left_loop(
@@ -242,6 +281,14 @@ def _explain_left_loop(
                 f"swallowed at {handler.short}"
             )
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
+        exits = early_exit(usual, source) if _is_repeated(usual, source) else None
+        if exits is not None:  # an iteration without the call is more likely than a shorter loop
+            line, test = exits
+            text = (
+                f"{who} made fewer calls of {_describe(usual)} than the others, which are in it: "
+                f"it is left out after {test!r}{_at(line)}"
+            )
+            return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.8)
         line, shown = _line_of_exit(usual, odd, loops, source)
         text = (
             f"{who} left the loop first{_at(shown)} and entered {_describe(odd)}; the others are "
@@ -259,6 +306,16 @@ def _explain_left_loop(
         f"first and are in {_describe(usual)}"
     )
     return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.85)
+
+
+def _is_repeated(call: RecordedCall, source: SourceContexts) -> bool:
+    """Return whether the loop around the call is in a function that another loop calls.
+
+    Such a loop, for example over layers, has the same iterations on all ranks.
+    """
+    around = source.get(call.site) if call.site is not None else None
+    caller = source.get(call.caller) if call.caller is not None else None
+    return bool(around and around.loops and caller and caller.loops)
 
 
 def _has_begun_again(
@@ -291,8 +348,9 @@ def _explain_next_turn(sides: _Sides, source: SourceContexts) -> _Explanation:
             f"{_describe(usual)}"
         )
         return _Explanation(UNEVEN_INPUTS, line or usual.site, text, 0.85)
-    text = f"{who} skipped {_describe(usual)}, in which the others are, and {turn}"
-    return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.85)
+    line, why = _left_out_at(usual, source)
+    text = f"{who} skipped {_describe(usual)}{why}, in which the others are, and {turn}"
+    return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.85)
 
 
 def _line_of_exit(

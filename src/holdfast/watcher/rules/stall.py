@@ -74,6 +74,7 @@ class _PhasePattern(NamedTuple):
 
 
 DOWNLOAD, ANOTHER_PROGRAM = "a reply over the network", "another program"
+EVALUATION = "evaluation"
 _PHASES = (
     _PhasePattern(
         re.compile(r"/torch/(_inductor|_dynamo|_functorch)/|/triton/|/torch/utils/cpp_extension"),
@@ -107,7 +108,7 @@ _PHASES = (
     ),
     _PhasePattern(
         re.compile(r":(\w+_)?(eval|evaluate|evaluation|validate|validation)(_\w+)?$"),
-        "evaluation",
+        EVALUATION,
         "evaluation_s",
     ),
 )
