@@ -27,7 +27,7 @@ def render_evidence(
 ) -> None:
     """Print the files ``read`` (kind, name, bytes) and those ``skipped`` (name, reason).
 
-    A common absolute folder of several files is printed once.
+    A common folder of several files is printed once.
     """
     folder = _common_folder([name for _, name, _ in read] + [name for name, _ in skipped])
     read = [(kind, name.removeprefix(folder), size) for kind, name, size in read]
@@ -63,11 +63,11 @@ def render_collectives(facts: Sequence[Fact], *, file: TextIO, width: int | None
 
 
 def _common_folder(names: Sequence[str]) -> str:
-    """Return the absolute folder of several files, with a slash at its end; empty if none."""
-    if len(names) < 2 or not all(name.startswith("/") for name in names):
+    """Return the folder of several files, with a slash at its end; empty if it is short."""
+    if len(names) < 2 or len({name.startswith("/") for name in names}) > 1:
         return ""
-    folder = os.path.commonpath([name.rpartition("/")[0] for name in names])
-    return f"{folder}/" if folder.strip("/") else ""
+    folder = os.path.commonpath([name.rpartition("/")[0] or "." for name in names])
+    return f"{folder}/" if folder.strip("/").count("/") else ""
 
 
 def _by_kind(read: Sequence[tuple[str, str, int]]) -> tuple[ReportRow, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -122,9 +123,15 @@ def _span(call: RecordedCall, description: str) -> TimelineSpan:
     return TimelineSpan(call.entered, call.completed, label, call.name, detail)
 
 
+def _describe_end(exit_code: int | None) -> str:
+    if exit_code is not None and -exit_code in set(signal.Signals):
+        return f"ended by {signal.Signals(-exit_code).name}"
+    return "ended" if exit_code is None else f"ended ({exit_code})"
+
+
 def _describe_state(state: RankState) -> str:
     if state.life == ProcessState.DEAD:
-        return f"ended ({state.exit_code})" if state.exit_code is not None else "ended"
+        return _describe_end(state.exit_code)
     if state.life in (ProcessState.STOPPED, ProcessState.DISK):
         return str(state.life)
     current = next((call.name for call in state.pending if call.certain), None)
