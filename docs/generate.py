@@ -182,7 +182,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def _command(name: str, line: str) -> str:
     """Return the section of a command and its subcommands."""
-    width: dict[str, Any] = {"terminal_width": 100, "max_content_width": 100}
+    width: dict[str, Any] = {"terminal_width": 80, "max_content_width": 80}
     parent = click.Context(root, info_name="holdfast", **{**root.context_settings, **width})
     command = import_module(COMMANDS[name][0]).command
     sections = [f"## {name}\n\n{line}\n", *_help_texts(command, name, parent)]
