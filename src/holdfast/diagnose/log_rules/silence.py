@@ -69,8 +69,8 @@ def find_slowdown(index: LogIndex) -> Iterable[CauseCandidate]:
         yield CauseCandidate(WATCHDOG_TIMEOUT_STRAGGLER.name, Tier.SILENCE, 0.5, message, lines)
         return
     message += ", and a GPU lowers its clocks because of heat or power"
-    lines = (reason.line, *lines)
-    yield CauseCandidate(GPU_THROTTLED.name, Tier.SILENCE, 0.7, message, lines)
+    shown = (reason.line, *lines)
+    yield CauseCandidate(GPU_THROTTLED.name, Tier.SILENCE, 0.7, message, shown)
 
 
 def find_p2p_hang(index: LogIndex) -> Iterable[CauseCandidate]:

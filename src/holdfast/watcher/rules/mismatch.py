@@ -200,14 +200,14 @@ def _explain(
     odd, usual, who = sides.odd, sides.usual, sides.who
     guarded = _guard(sides, source)
     if guarded is not None:
-        guard, line = guarded
-        through = f", called at {line.short}," if line != odd.site else ""
+        guard, guarded_line = guarded
+        through = f", called at {guarded_line.short}," if guarded_line != odd.site else ""
         enters = "enters" if len(sides.ranks) == 1 else "enter"
         text = (
             f"only {who} {enters} {_describe(odd)}{through} under {guard.text!r}; the "
             f"others are in {_describe(usual)}"
         )
-        return _Explanation(RANK_GUARDED_COLLECTIVE, line, text, 0.95)
+        return _Explanation(RANK_GUARDED_COLLECTIVE, guarded_line, text, 0.95)
     if divergence.skipped is not None:
         skipped = divergence.skipped
         line, why = _left_out_at(skipped, source)
@@ -240,12 +240,12 @@ def _explain_difference(
     odd, usual = sides.odd, sides.usual
     exits = early_exit(usual, source) if sides.ranks != divergence.minority else None
     if exits is not None:
-        line, test = exits
+        exit_line, test = exits
         text = (
             f"{sides.who} left out {_describe(usual)}, in which the others are, after "
-            f"{test!r}{_at(line)}; {sides.who_makes} {_describe(odd)}"
+            f"{test!r}{_at(exit_line)}; {sides.who_makes} {_describe(odd)}"
         )
-        return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.8)
+        return _Explanation(RANK_SKIPS_COLLECTIVE, exit_line, text, 0.8)
     text = f"{sides.who_makes} {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
     branch = own_branch(odd, usual, source) if divergence.kind == "operation" else None
     line = odd.site
@@ -283,12 +283,12 @@ def _explain_left_loop(
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
         exits = early_exit(usual, source) if _is_repeated(usual, source) else None
         if exits is not None:  # an iteration without the call is more likely than a shorter loop
-            line, test = exits
+            exit_line, test = exits
             text = (
                 f"{who} made fewer calls of {_describe(usual)} than the others, which are in it: "
-                f"it is left out after {test!r}{_at(line)}"
+                f"it is left out after {test!r}{_at(exit_line)}"
             )
-            return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.8)
+            return _Explanation(RANK_SKIPS_COLLECTIVE, exit_line, text, 0.8)
         line, shown = _line_of_exit(usual, odd, loops, source)
         text = (
             f"{who} left the loop first{_at(shown)} and entered {_describe(odd)}; the others are "
