@@ -82,6 +82,8 @@ class NoConstant:
 NO_CONSTANT: Final = NoConstant()
 
 
+#: Dicts nested more deeply have unknown entries: a loop may put a dict into itself.
+_MAX_NESTING = 5
 #: Shares between such bounds differ in length: by rounding where the data end, or always.
 ROUNDED_UP, CLAMPED = 1, 2
 
@@ -121,9 +123,15 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class DictEntries(msgspec.Struct, frozen=True, eq=False):
-    """The entries of ``**kwargs`` or of a dict with constant keys."""
+    """The entries of ``**kwargs`` or of a dict with constant keys, made by :func:`dict_of`.
+
+    ``depth`` dicts are nested in each other; ``signature`` identifies the entries in a context,
+    once it is known.
+    """
 
     entries: dict[str, Value]
+    depth: int = 1
+    signature: Hashable = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DictEntries) and other.entries == self.entries
@@ -354,7 +362,29 @@ def _join_dicts(objects: tuple[Any, ...], selector: Taint) -> tuple[Any, ...]:
                 taint_value(value, selector), absent=persistent_taint(selector), objects=perhaps
             )
         entries[name] = value
-    return (DictEntries(entries), *(obj for obj in objects if not isinstance(obj, DictEntries)))
+    return (dict_of(entries), *(obj for obj in objects if not isinstance(obj, DictEntries)))
+
+
+def dict_of(entries: dict[str, Value]) -> DictEntries:
+    """Return a dict with these entries; below a few levels, those of nested dicts are unknown."""
+    depths = {name: _nesting(value) for name, value in entries.items() if value.objects}
+    if max(depths.values(), default=0) < _MAX_NESTING:
+        return DictEntries(entries, 1 + max(depths.values(), default=0))
+    shallow = {
+        name: _without_entries(value) if depths.get(name, 0) >= _MAX_NESTING else value
+        for name, value in entries.items()
+    }
+    return DictEntries(shallow, _MAX_NESTING)
+
+
+def _nesting(value: Value) -> int:
+    return max((obj.depth for obj in value.objects if isinstance(obj, DictEntries)), default=0)
+
+
+def _without_entries(value: Value) -> Value:
+    others = dict.fromkeys(obj for obj in value.objects if not isinstance(obj, DictEntries))
+    objects = tuple(others | {UNKNOWN_OBJECT: None})
+    return msgspec.structs.replace(value, objects=objects)
 
 
 def _same_constant(one: Any, other: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,9 +171,13 @@ RANK_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class TupleElements(msgspec.Struct, frozen=True, eq=False):
-    """An iterable whose elements are tuples: ``zip``, a generator of tuples."""
+    """An iterable whose elements are tuples: ``zip``, a generator of tuples.
+
+    ``signature`` identifies them in a context, once it is known.
+    """
 
     items: tuple[Value, ...]
+    signature: Hashable = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TupleElements) and other.items == self.items

@@ -15,6 +15,7 @@ from holdfast.lint.abstract_domain.values import (
     DictEntries,
     Value,
     combine_values,
+    dict_of,
     merge_taint,
     persistent_taint,
     taint_value,
@@ -115,10 +116,11 @@ def _container_objects(
     named = dict_entries(container) if isinstance(key.const, str) else None
     if isinstance(key.const, str) and any(is_callable(obj) for obj in value.objects):
         for obj in container.objects_of(Instance):
-            state.write_attribute(obj, ITEMS, Value(objects=(DictEntries({key.const: value}),)))
+            state.write_attribute(obj, ITEMS, Value(objects=(dict_of({key.const: value}),)))
     if named is None:
         return value.objects
-    return (DictEntries(named | {key.const: taint_value(value, frame.control)}), *value.objects)
+    others = (obj for obj in value.objects if not isinstance(obj, DictEntries))
+    return (dict_of(named | {key.const: taint_value(value, frame.control)}), *others)
 
 
 def _assign_attribute(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from msgspec.structs import force_setattr
@@ -77,17 +77,19 @@ def _object_signature(obj: Any) -> Hashable:
 
 
 def _parts_signature(obj: DictEntries | HeapFacts | TupleElements) -> Hashable:
-    """Return the signature of named parts; that of facts is kept, as many calls pass the same."""
-    match obj:
-        case DictEntries(entries=entries):
-            return frozenset([(name, value_signature(value)) for name, value in entries.items()])
-        case HeapFacts(facts=facts):
-            if obj.signature is None:
-                named = frozenset([(key, value_signature(value)) for key, value in facts.items()])
-                force_setattr(obj, "signature", named)
-            return obj.signature
-        case TupleElements(items=items):
-            return frozenset([(at, value_signature(value)) for at, value in enumerate(items)])
+    """Return the signature of named parts, which is kept: nested parts occur in many others."""
+    if obj.signature is None:
+        named: Iterable[tuple[Hashable, Value]]
+        match obj:
+            case DictEntries(entries=entries):
+                named = entries.items()
+            case HeapFacts(facts=facts):
+                named = facts.items()
+            case TupleElements(items=items):
+                named = enumerate(items)
+        signature = frozenset([(name, value_signature(value)) for name, value in named])
+        force_setattr(obj, "signature", signature)
+    return obj.signature
 
 
 #: The signatures of values that are passed most often.

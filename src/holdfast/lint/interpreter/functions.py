@@ -32,6 +32,7 @@ from holdfast.lint.abstract_domain.values import (
     as_selection,
     combine_values,
     constant_value,
+    dict_of,
     join_values,
     merge_taint,
     persistent_taint,
@@ -187,7 +188,7 @@ class FunctionRunner:
         if signature.kwarg is not None:
             unbound = {name: value for name, value in arguments.named.items() if name not in names}
             content = merge_taint(*(item.content for item in unbound.values()))
-            names[signature.kwarg.arg] = Value(content, objects=(DictEntries(unbound),))
+            names[signature.kwarg.arg] = Value(content, objects=(dict_of(unbound),))
         return names
 
     def _default_value(self, function: Function, default: ast.expr) -> Value:

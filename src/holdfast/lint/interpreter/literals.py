@@ -19,6 +19,7 @@ from holdfast.lint.abstract_domain.values import (
     as_test,
     combine_values,
     constant_value,
+    dict_of,
     join_values,
     merge_content,
     merge_length,
@@ -95,7 +96,7 @@ class LiteralEvaluator:
             keys = [value.const for value in values[: len(node.keys)]]
             contents = values[len(node.keys) :]
             if all(isinstance(key, str) for key in keys):
-                entries = DictEntries(dict(zip(keys, contents, strict=True)))
+                entries = dict_of(dict(zip(keys, contents, strict=True)))
                 objects = (entries, *(obj for obj in objects if not isinstance(obj, DictEntries)))
         return Value(content, known=all(value.known for value in values), objects=objects)
 
@@ -190,7 +191,7 @@ class LiteralEvaluator:
             return self._dict_by_rounds(frame, node)
         return Value(
             merge_taint(*(entry.content for entry in entries.values())),
-            objects=(DictEntries(entries),),
+            objects=(dict_of(entries),),
         )
 
     def _known_keys(

@@ -21,6 +21,7 @@ from holdfast.lint.abstract_domain.values import (
     as_selection,
     combine_values,
     constant_value,
+    dict_of,
     join_values,
     merge_content,
     merge_taint,
@@ -168,9 +169,7 @@ def _dict(_: InterpreterState, call: LibraryCall) -> Value:
     named = call.arguments.named
     value = join_values(named.values()) if named else UNIFORM
     others = (obj for obj in value.objects if not isinstance(obj, DictEntries))
-    return replace(
-        value, objects=(DictEntries(dict(named)), *others), items=None, const=NO_CONSTANT
-    )
+    return replace(value, objects=(dict_of(dict(named)), *others), items=None, const=NO_CONSTANT)
 
 
 def _enumerate(_: InterpreterState, call: LibraryCall) -> Value:

@@ -149,3 +149,9 @@ def test_a_script_runs_after_the_modules_that_it_imports():
         "z_ranks": ("z_ranks.py", "import os\nRANK = int(os.environ['RANK'])\n"),
     }
     assert [each.kind for each in program_from_sources(modules).analyze()] == ["branch"]
+
+
+def test_dicts_nested_by_many_steps_do_not_take_exponential_time():
+    steps = "    if words:\n        tree = {'left': tree, 'right': tree}\n" * 30
+    text = f"def main(words):\n    tree = {{}}\n{steps}    dist.all_reduce(tree['left'])\n"
+    assert analyze(text) == []
