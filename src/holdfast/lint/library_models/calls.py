@@ -34,6 +34,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
 from holdfast.lint.library_models.methods import call_collective, finiteness_test
@@ -247,7 +248,13 @@ def _run_spawned(state: InterpreterState, call: LibraryCall) -> None:
     rank = Value(
         content=state.taint_source(call.frame, TaintKind.RANK, call.node, "the process index")
     )
-    items = (rank, *((extra.items or ()) if extra is not None else ()))
+    passed = (extra.items or ()) if extra is not None else ()
+    # the one process that starts them computes these
+    shared = [
+        replace(as_uniform(value), objects=tuple(o for o in value.objects if o is not RANK_TEXT))
+        for value in passed
+    ]
+    items = (rank, *shared)
     for obj in worker.objects if worker is not None else ():
         if isinstance(obj, FunctionObject):
             state.invoke(call.frame, call.node, obj, Arguments(list(items), [None] * len(items)))
