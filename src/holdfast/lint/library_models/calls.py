@@ -11,6 +11,7 @@ from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     UNKNOWN,
+    NumberTypes,
     TaintKind,
     Value,
     as_selection,
@@ -52,6 +53,8 @@ _JOINING_FUNCTIONS = frozenset({
     "stack", "cat", "concat", "concatenate", "hstack", "vstack", "array", "tensor", "as_tensor",
     "from_numpy",
 })  # fmt: skip
+#: Functions whose result has the type of the number.
+_TYPED_BY_VALUE = frozenset({"torch.tensor", "torch.as_tensor"})
 _SPLITTING_FUNCTIONS = frozenset(
     {"split", "chunk", "array_split", "tensor_split", "split_with_sizes"}
 )
@@ -87,7 +90,10 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
         return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
     record_call(state, call)
     record_seed(state, call)
-    return with_random_taint(state, call, _unlisted_call(state, call))
+    value = with_random_taint(state, call, _unlisted_call(state, call))
+    if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
+        value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
+    return value
 
 
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
