@@ -52,7 +52,7 @@ _DIST = {
         _collective(
             "broadcast_object_list", "object_list src group device group_src", "object_list", "src"
         ),
-        _collective("reduce", "tensor dst op group async_op group_dst", "", "dst"),
+        _collective("reduce", "tensor dst op group async_op group_dst", "", "dst", "tensor"),
         _collective("all_gather", "tensor_list tensor group async_op", "tensor_list", "", "tensor"),
         _collective(
             "all_gather_into_tensor",

@@ -140,6 +140,15 @@ class DictEntries(msgspec.Struct, frozen=True, eq=False):
         return hash(tuple(self.entries))
 
 
+class NumberTypes(msgspec.Struct, frozen=True):
+    """A number of another type on some ranks: ``1.0 if rank == 0 else 0``."""
+
+    sources: Taint
+
+
+_NUMBERS = frozenset({bool, int, float})
+
+
 class SitedObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object of the program by its allocation site; 0: anywhere."""
 
@@ -325,7 +334,10 @@ def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ..
         and UNKNOWN_OBJECT not in objects
     ):
         objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
-    return objects
+    if not selector or not is_rank_only(selector):
+        return objects
+    types = {type(value.const) for value in candidates}
+    return (NumberTypes(selector), *objects) if len(types) > 1 and types <= _NUMBERS else objects
 
 
 def _without_sites(objects: tuple[Any, ...]) -> tuple[Any, ...]:

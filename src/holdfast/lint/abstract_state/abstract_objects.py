@@ -13,6 +13,7 @@ import msgspec
 from holdfast.lint.abstract_domain.values import (
     RANK_OR_SELECTED,
     DictEntries,
+    NumberTypes,
     SitedObject,
     Taint,
     TaintKind,
@@ -335,7 +336,8 @@ def element_of(over: Value) -> Value:
     objects = tuple(
         obj
         for obj in over.objects
-        if isinstance(obj, (Instance, FunctionObject, ClassObject, GuardedCallable)) or obj == BATCH
+        if isinstance(obj, (Instance, FunctionObject, ClassObject, GuardedCallable, NumberTypes))
+        or obj == BATCH
     )
     return Value(
         over.content,

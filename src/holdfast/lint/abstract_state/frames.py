@@ -52,6 +52,7 @@ class Frame:
     exit_facts, yield_facts: facts where it returns, and where a context manager yields
     entered_facts: facts in the block of the context manager that was called last
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
+    loop_order: why the order of the loops around differs between ranks
     element_names: names of variables that hold an element of what a loop iterates over
     in_tried_loop: it was called in a ``try`` block in a loop, so that its failure may be survived
     used_names: names that may be those of facts or in ``lazily_created``, and that were used here
@@ -83,6 +84,7 @@ class Frame:
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
     element_names: set[str] = field(default_factory=set)
+    loop_order: Taint = ()
     in_tried_loop: bool = False
     used_names: set[str] = field(default_factory=set)
 

@@ -30,6 +30,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     mark_contained,
     model_outputs,
 )
+from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.shares import grows_on_both_sides
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -85,6 +86,7 @@ def mutate(
         old,
         content=merge_taint(old.content, persistent_taint(value.content), control),
         length=merge_taint(old.length, keys, added, control if grows else ()),
+        order=merge_taint(old.order, frame.loop_order),
         element_length=merge_taint(old.element_length, persistent_taint(value.element_length)),
         known=old.known and value.known,
         objects=mark_contained(tuple(dict.fromkeys(contained)))[:MAX_OBJECTS],
@@ -94,6 +96,12 @@ def mutate(
     )
     if new != old:
         store_mutation(state, frame, owner, new)
+
+
+def sort_in_place(state: InterpreterState, call: LibraryCall) -> None:
+    """Give a list one order on all ranks."""
+    if call.receiver_node is not None and call.receiver.order:
+        store_mutation(state, call.frame, call.receiver_node, replace(call.receiver, order=()))
 
 
 def _key_taint(state: InterpreterState, frame: Frame, node: ast.Subscript) -> Taint:

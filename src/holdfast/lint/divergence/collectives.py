@@ -13,6 +13,7 @@ from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     RANK_KINDS,
     UNIFORM,
+    NumberTypes,
     TaintKind,
     Value,
     is_rank_only,
@@ -190,6 +191,9 @@ def _record_differing_arguments(
         length = without_kinds(value.length, {TaintKind.NAMED}) if value is not None else ()
         if length and (group is GroupScope.WORLD or not is_rank_only(length)):
             call.frame.add_effect(Marker("shape", call.location, collective.name, length))
+        for numbers in value.objects_of(NumberTypes) if value is not None else ():
+            name = collective.name
+            call.frame.add_effect(Marker("type", call.location, name, numbers.sources))
 
 
 def group_scope(value: Value | None) -> GroupScope:

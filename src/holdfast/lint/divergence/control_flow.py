@@ -96,7 +96,7 @@ class _PathComparison:
                     yield from self._try(block, at, effect, in_loop=in_loop, paired=paired)
                 case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
                     yield from self._process_exits(block.called(at))
-                case Marker(name="root" | "shape" | "ranks" | "state", control=control):
+                case Marker(name="root" | "shape" | "type" | "ranks" | "state", control=control):
                     yield Divergence(
                         effect.name, effect.location, effect.location, effect.detail, control
                     )

@@ -131,7 +131,11 @@ class _OrderWalker:
             self._clocked.append(access)
         for other in self._all:
             if access.name == "removes":
-                if other.name != "tests" and _touches(access.detail, other.detail):
+                if (
+                    not access.own
+                    and other.name != "tests"
+                    and _touches(access.detail, other.detail)
+                ):
                     self._report("folder", access, other, access.detail)
                     break
             elif (

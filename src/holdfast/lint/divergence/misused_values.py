@@ -93,6 +93,16 @@ def record_unordered_share(
     _record(state, frame, node, "habit-order", message)
 
 
+def record_own_split(state: InterpreterState, call: LibraryCall, seeds: Taint) -> None:
+    """Record a random split with a seed of the rank, of a data set that is not the rank's own."""
+    if seeds and not taint_kinds(call.first("dataset").content) & RANK_KINDS:
+        message = (
+            f"each rank splits the data with its own seed ({seeds[0].text}): what one rank keeps "
+            "for validation, others train on; pass a `generator` with the same seed"
+        )
+        _record(state, call.frame, call.node, "habit-order", message)
+
+
 def _lost_result(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:
     """Return the message for a collective that changes a temporary tensor."""
     node = call.arguments.node(0, "tensor")

@@ -34,7 +34,7 @@ from holdfast.lint.sources.modules import dotted_name, last_name
 
 _JOINS = frozenset({"join", "join_uneven_inputs"})
 #: A context in which ranks go one after another, or have paths of their own.
-_TURNS = re.compile(r"first|lock|rank|main|te?mp|mutex|patch|raises", re.IGNORECASE)
+_TURNS = re.compile(r"first|lock|rank|main|mutex|patch|raises", re.IGNORECASE)
 
 
 class BlockExecutor:

@@ -106,10 +106,13 @@ class ExpressionEvaluator:
         control = persistent_taint(frame.own_control)
         if isinstance(node, ast.YieldFrom):
             over = iterated_value(self.state, frame, node.value, value)
-            frame.yields.append(replace(over, items=None, length=merge_taint(over.length, control)))
+            length = merge_taint(over.length, control)
+            order = merge_taint(over.order, frame.loop_order)
+            frame.yields.append(replace(over, items=None, length=length, order=order))
         else:
             objects = tuple(obj for obj in value.objects if not isinstance(obj, TupleElements))
-            frame.yields.append(replace(value, length=control, objects=objects))
+            order = frame.loop_order
+            frame.yields.append(replace(value, length=control, order=order, objects=objects))
         return UNKNOWN
 
     # ---- operators

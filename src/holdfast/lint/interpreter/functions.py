@@ -318,6 +318,7 @@ class FunctionRunner:
             value = Value(
                 value.content,
                 () if frame.pads_rounds else value.length,
+                merge_taint(*(each.order for each in frame.yields)),
                 known=value.known,
                 objects=objects,
             )

@@ -7,6 +7,7 @@ import re
 
 from msgspec.structs import replace
 
+from holdfast.lint.abstract_domain.effects import Branch, ExitEffect, FunctionCall
 from holdfast.lint.abstract_domain.values import MAX_OBJECTS, Taint, Value, join_values, merge_taint
 from holdfast.lint.abstract_state.abstract_objects import CONTAINED, Instance, bound_method
 from holdfast.lint.abstract_state.arguments import Arguments
@@ -52,7 +53,8 @@ def iterated_value(state: InterpreterState, frame: Frame, node: ast.expr, over: 
     }
     known = {candidate: value for candidate, value in arguments.items() if value is not None}
     if not known:
-        return over
+        ends = [_end_taint(state, frame, node, candidate) for candidate in objects]
+        return replace(over, length=merge_taint(over.length, *ends)) if any(ends) else over
     value = join_values(known.values())
     sized = any(
         state.symbols.find_method(candidate.cls, "__len__") is not None for candidate in known
@@ -76,6 +78,28 @@ def _iteration_value(
     value = state.invoke(frame, node, bound_method(method, instance), Arguments())
     own = any(obj.cls is instance.cls for obj in value.objects_of(Instance))
     return None if own else value
+
+
+def _end_taint(state: InterpreterState, frame: Frame, node: ast.expr, instance: Instance) -> Taint:
+    """Return why ``__next__`` raises StopIteration earlier on some ranks."""
+    method = state.symbols.find_method(instance.cls, "__next__")
+    if method is None:
+        return ()
+    with frame.collect_effects() as effects:
+        state.invoke(frame, node, bound_method(method, instance), Arguments())
+    return merge_taint(
+        *(
+            branch.taint
+            for call in effects
+            if isinstance(call, FunctionCall)
+            for branch in call.callee.path
+            if isinstance(branch, Branch)
+            and any(
+                isinstance(effect, ExitEffect) and effect.exception == "StopIteration"
+                for effect in (*branch.yes, *branch.no)
+            )
+        )
+    )
 
 
 def is_sized(state: InterpreterState, cls: Class) -> bool:

@@ -291,8 +291,9 @@ class StatementExecutor:
             frame.loop_variables.add(node.target.id)
         frame.element_names |= variable_names(node.target)
         self._record_loader(frame, node, over)
-        before = dict(frame.scope.names)
+        before, outer_order = dict(frame.scope.names), frame.loop_order
         frame.loop_depth += 1
+        frame.loop_order = merge_taint(outer_order, over.order)
         for last in (False, True) if frame.loop_depth <= _MAX_LOOP_DEPTH else (True,):
             with frame.collect_effects(over.length) as inner:
                 frame.assigns_simple = False
@@ -301,6 +302,7 @@ class StatementExecutor:
             if not last:
                 merge_loop_entry(frame.scope.names, before)
         frame.loop_depth -= 1
+        frame.loop_order = outer_order
         with frame.collect_effects() as after:
             self.state.run_block(frame, node.orelse)
         if inner or after:

@@ -11,6 +11,7 @@ from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     UNKNOWN,
+    NumberTypes,
     TaintKind,
     Value,
     as_selection,
@@ -34,6 +35,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
 from holdfast.lint.library_models.methods import call_collective, finiteness_test
@@ -51,6 +53,8 @@ _JOINING_FUNCTIONS = frozenset({
     "stack", "cat", "concat", "concatenate", "hstack", "vstack", "array", "tensor", "as_tensor",
     "from_numpy",
 })  # fmt: skip
+#: Functions whose result has the type of the number.
+_TYPED_BY_VALUE = frozenset({"torch.tensor", "torch.as_tensor"})
 _SPLITTING_FUNCTIONS = frozenset(
     {"split", "chunk", "array_split", "tensor_split", "split_with_sizes"}
 )
@@ -86,7 +90,10 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
         return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
     record_call(state, call)
     record_seed(state, call)
-    return with_random_taint(state, call, _unlisted_call(state, call))
+    value = with_random_taint(state, call, _unlisted_call(state, call))
+    if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
+        value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
+    return value
 
 
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
@@ -247,7 +254,13 @@ def _run_spawned(state: InterpreterState, call: LibraryCall) -> None:
     rank = Value(
         content=state.taint_source(call.frame, TaintKind.RANK, call.node, "the process index")
     )
-    items = (rank, *((extra.items or ()) if extra is not None else ()))
+    passed = (extra.items or ()) if extra is not None else ()
+    # the one process that starts them computes these
+    shared = [
+        replace(as_uniform(value), objects=tuple(o for o in value.objects if o is not RANK_TEXT))
+        for value in passed
+    ]
+    items = (rank, *shared)
     for obj in worker.objects if worker is not None else ():
         if isinstance(obj, FunctionObject):
             state.invoke(call.frame, call.node, obj, Arguments(list(items), [None] * len(items)))

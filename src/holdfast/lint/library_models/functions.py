@@ -33,6 +33,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     COUNT,
     LAUNCHER_RANK,
     PADDING,
+    RANK_TEXT,
     ClassObject,
     GuardedCallable,
     Instance,
@@ -330,6 +331,10 @@ def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
     return UNIFORM
 
 
+def _new_path(_: InterpreterState, __: LibraryCall) -> Value:
+    return Value(objects=(RANK_TEXT,))
+
+
 def _initialize(_: InterpreterState, call: LibraryCall) -> Value:
     return deepspeed_engine(call.arguments) if call.name.startswith("deepspeed") else UNKNOWN
 
@@ -353,6 +358,8 @@ _BUILTINS: dict[str, FunctionModel] = {
     "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
     "slice": _slice, "super": _super, "open": _unknown, "getattr": _getattr, "divmod": _divmod,
     "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
+    "tempfile.TemporaryDirectory": _new_path, "tempfile.mkdtemp": _new_path,
+    "tempfile.NamedTemporaryFile": _new_path,
     "copy.deepcopy": same_object, "dataclasses.replace": changed_copy,
 }  # fmt: skip
 #: By last name, as several libraries export them.

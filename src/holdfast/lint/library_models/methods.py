@@ -48,7 +48,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
-from holdfast.lint.abstract_state.mutations import mutate
+from holdfast.lint.abstract_state.mutations import mutate, sort_in_place
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
@@ -495,6 +495,6 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "format": _format, "items": _items, "values": _values, "start": _start, "apply": _apply,
     "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
-    "set": alarms.set_event, "is_set": alarms.is_event_set,
+    "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

@@ -13,6 +13,7 @@ text search.
   process_order          orders and names that depend on the process
   batch_shapes           gathers of tensors padded or selected per batch
   loops                  synchronization in training loops
+  micro_batches          gradients that are not averaged before a step
   process_groups         creation and teardown of groups
   handles                async collectives that are never awaited
   swallowed_failures     handlers that go on after one rank's failure

@@ -104,6 +104,7 @@ def _counts_and_means(scope: CodeScope) -> tuple[set[str], dict[str, SourceLine]
     counts = {
         name for stmt in statements if _is_count(stmt.value) for name in _target_names(stmt)
     } | _class_counts(scope)
+    counts |= {name for stmt in statements for name in _returned_counts(scope, stmt)}
     means = {
         name: scope.location(stmt)
         for stmt in statements
@@ -124,6 +125,18 @@ def _counts_and_means(scope: CodeScope) -> tuple[set[str], dict[str, SourceLine]
         for name in _target_names(stmt)
     }
     return counts, means
+
+
+def _returned_counts(scope: CodeScope, node: _Statement) -> Iterator[str]:
+    """Yield variables with the counts among the values that a called function returns."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple):
+        return
+    function = resolve_callee(scope, node.value) if isinstance(node.value, ast.Call) else None
+    inner = scope_of_function(function, scope) if function is not None else None
+    for returned in inner.nodes if inner is not None else ():
+        if isinstance(returned, ast.Return) and isinstance(returned.value, ast.Tuple):
+            pairs = zip(node.targets[0].elts, returned.value.elts, strict=False)
+            yield from (dotted_name(target) for target, value in pairs if _is_count(value))
 
 
 def _class_counts(scope: CodeScope) -> frozenset[str]:
@@ -206,8 +219,8 @@ def _is_count(value: ast.expr) -> bool:
 
 def _divides_by_count(node: _Statement, counts: set[str]) -> bool:
     """Return True for a division by one of these counts."""
-    if isinstance(node, ast.AugAssign):
-        return isinstance(node.op, ast.Div) and bool(_names(node.value) & counts)
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+        return bool(_names(node.value) & counts)
     return _is_quotient(node.value, counts)
 
 
@@ -225,7 +238,10 @@ def _is_quotient(value: ast.expr, counts: set[str]) -> bool:
 
 
 def _converted_means(node: _Statement, means: Mapping[str, SourceLine]) -> set[str]:
-    """Return means in another form: ``torch.tensor(mean)``."""
+    """Return means in another form: ``torch.tensor(mean)``, ``total / iterations``."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+        scales = isinstance(node.value.op, (ast.Div, ast.Mult))
+        return {dotted_name(node.value.left)} & means.keys() if scales else set()
     if (
         not isinstance(node, ast.Assign)
         or not isinstance(node.value, ast.Call)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
 from holdfast.lint.patterns.rank_guards import Unit, iter_units
-from holdfast.lint.sources.modules import Module, last_name
+from holdfast.lint.sources.modules import FUNCTIONS, Module, last_name
 
 _GATHER = re.compile(r"\b(?:gather|gather_for_metrics|all_gather_into_tensor)\(")
 _GATHER_NAMES = frozenset({"gather", "gather_for_metrics"})
@@ -28,18 +28,47 @@ _SELECTING = frozenset({"nonzero", "masked_select", "argwhere"})
 
 def find_batch_shapes(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield gathers of tensors that are padded per batch, or selected by a mask."""
+    padding = {}
+    for module in modules:
+        if "pad_sequence(" in module.text:
+            padding |= dict(_padding_functions(module))
     for module in modules:
         if module.is_test or "torch" not in module.text or "gather" not in module.text:
             continue
+        padded = {key for name, keys in padding.items() if name in module.text for key in keys}
         for unit in iter_units(module, _GATHER):
             if "pad_across_processes" in unit.text(unit.node):
                 continue
             for node in unit.nodes:
                 if isinstance(node, ast.Call):
-                    yield from _gathered(unit, node)
+                    yield from _gathered(unit, node, padded)
 
 
-def _gathered(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+def _padding_functions(module: Module) -> Iterator[tuple[str, set[str]]]:
+    """Yield the functions that pad to the longest text of a batch, with the keys of the tensors."""
+    for unit in iter_units(module, "pad_sequence("):
+        keys = {
+            key.value
+            for node in unit.nodes
+            if isinstance(node, ast.Dict)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if isinstance(key, ast.Constant)
+            and isinstance(key.value, str)
+            and any(map(_pads_batch, [value, *_assigned_values(unit, value)]))
+        }
+        if isinstance(unit.node, FUNCTIONS) and keys:
+            yield unit.node.name, keys
+
+
+def _assigned_values(unit: Unit, node: ast.expr) -> list[ast.expr]:
+    return unit.assigned(node.id) if isinstance(node, ast.Name) else []
+
+
+def _pads_batch(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) == "pad_sequence"
+
+
+def _gathered(unit: Unit, call: ast.Call, padded: Collection[str]) -> Iterator[Divergence]:
     """Yield the divergence of a gather by an accelerator or by torch.distributed."""
     name = last_name(call.func)
     receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
@@ -52,7 +81,12 @@ def _gathered(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
     for value in _elements(passed):
         inner = _same_shape(value)
         location = unit.location(call)
-        if _is_padded(unit, inner):
+        if _is_padded(unit, inner) or any(
+            isinstance(each, ast.Subscript)
+            and isinstance(each.slice, ast.Constant)
+            and each.slice.value in padded
+            for each in map(_same_shape, [inner, *_assigned_values(unit, inner)])
+        ):
             yield Divergence("padded", location, location, ast.unparse(inner), ())
         elif _is_selected(unit, inner):
             text = ast.unparse(inner)

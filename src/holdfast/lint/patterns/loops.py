@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import find_callers, resolve_callee, scope_of_function
+from holdfast.lint.patterns.micro_batches import find_unaveraged_steps
 from holdfast.lint.patterns.scopes import LOOPS, CodeScope, walk_nodes
 from holdfast.lint.sources.modules import FUNCTIONS
 
@@ -30,6 +31,8 @@ def find_loop_patterns(scopes: Sequence[CodeScope]) -> Iterator[Divergence]:
     """Yield the divergences in the scopes of one module."""
     for scope in scopes:
         yield from _unsynchronized_backward(scope)
+        if "no_sync" in scope.module.text and not _averages_gradients(scope):
+            yield from find_unaveraged_steps(scope)
     text = scopes[0].module.text if scopes else ""
     if _DISTRIBUTED_WORDS.search(text) and _DEVICE_WORDS.search(text):
         for scope in scopes:

@@ -94,3 +94,53 @@ def test_a_race_is_found(name):
 @pytest.mark.parametrize("name", FINE)
 def test_ordered_accesses_are_fine(name):
     assert analyze(FINE[name]) == []
+
+
+STARTS = """\
+import os
+import tempfile
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+class Store:
+    def __init__(self, path):
+        self.path = path
+    def restore(self):
+        return torch.load(self.path)
+    def discard(self, rank):
+        if rank == 0:
+            os.remove(self.path)
+
+def work(rank, folder):
+    dist.init_process_group("gloo", rank=rank)
+    {open}
+        store = Store(os.path.join(folder, "x.pt"))
+        store.restore()
+        {wait}
+        store.discard(rank)
+    dist.destroy_process_group()
+
+def main():
+    {start}
+        mp.spawn(work, args=(folder,), nprocs=2)
+
+main()
+"""
+NEW = "with tempfile.TemporaryDirectory() as folder:"
+BY_ID = "for folder in [f'/dev/shm/job-{os.getpid()}']:"
+
+
+@pytest.mark.parametrize(
+    ("start", "opening", "wait", "kinds"),
+    [
+        (NEW, "if True:", "", ["folder"]),
+        (BY_ID, "if True:", "", ["folder"]),
+        (NEW, "if True:", "dist.barrier()", []),
+        (BY_ID, NEW, "", []),
+    ],
+)
+def test_what_the_starting_process_names_is_shared(start, opening, wait, kinds):
+    source = STARTS.format(start=start, open=opening, wait=wait)
+    divergences = program_from_sources({"main": ("main.py", source)}).analyze()
+    assert [each.kind for each in divergences if not each.by_name] == kinds

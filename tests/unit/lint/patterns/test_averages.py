@@ -8,9 +8,20 @@ FUNCTION = """\
 import torch
 import torch.distributed as dist
 
+def sums(losses, mask):
+    return torch.sum(losses * mask), mask.sum()
+
 def metric(losses, labels, mask, batch, total=0, kept=0):
 """
 FOUND = [
+    (
+        "    loss, n = sums(losses, mask)\n    total += loss / n.clamp(min=1)\n    average = total / 20\n"
+        "    dist.all_reduce(average)\n    return average / dist.get_world_size()"
+    ),
+    (
+        "    loss, n = sums(losses, mask)\n    mean = loss / n\n    scaled = mean * 100\n"
+        "    dist.all_reduce(scaled, op=dist.ReduceOp.AVG)"
+    ),
     (
         "    n = (labels != -100).sum()\n    mean = losses.sum() / n.clamp(min=1)\n    dist.all_reduce(mean)\n"
         "    mean /= dist.get_world_size()"
@@ -25,6 +36,16 @@ FOUND = [
     ),
 ]
 FINE = [
+    # sums and counts of a function, reduced together
+    (
+        "    loss, n = sums(losses, mask)\n    both = torch.stack([loss, n])\n    dist.all_reduce(both)\n"
+        "    return both[0] / both[1] / world_size"
+    ),
+    # the mean of the sums
+    (
+        "    loss, n = sums(losses, mask)\n    total += loss / batch\n    average = total / 20\n"
+        "    dist.all_reduce(average)\n    return average / world_size"
+    ),
     # the count is reduced too
     (
         "    n = mask.sum()\n    mean = losses.sum() / n\n    dist.all_reduce(n)\n    dist.all_reduce(mean)\n"

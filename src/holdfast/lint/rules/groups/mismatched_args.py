@@ -1,4 +1,4 @@
-"""Tensor shapes that differ between ranks."""
+"""Tensor shapes and element types that differ between ranks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from holdfast.lint.rules.rule import Rule, RuleTier, describe_cause
 
 
 def _message(divergence: Divergence) -> str:
+    about = "element type" if divergence.kind == "type" else "shape"
     return (
-        f"the tensor passed to {divergence.text} may have a different shape on each rank: "
+        f"the tensor passed to {divergence.text} may have a different {about} on each rank: "
         f"{describe_cause(divergence.sources)}"
     )
 
@@ -18,7 +19,10 @@ RULE = Rule(
     name="mismatched-args",
     cause=MISMATCHED_SHAPE,
     tier=RuleTier.DATA,
-    what_it_does="Finds collectives whose tensor has a shape that differs between ranks.",
+    what_it_does=(
+        "Finds collectives whose tensor has a shape that differs between ranks, or an element "
+        "type, if it is made from `1.0 if rank == 0 else 0`."
+    ),
     known_misses="Shapes returned by libraries.",
     bad="""\
 def collect(predictions):
@@ -34,6 +38,6 @@ def collect(predictions):
     dist.all_gather(parts, local)
     return parts
 """,
-    kinds=("shape", "habit-argument"),
+    kinds=("shape", "type", "habit-argument"),
     message=_message,
 )

@@ -8,6 +8,11 @@ from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 
 def _message(divergence: Divergence) -> str:
+    if divergence.kind == "no-sync-step":
+        return (
+            f"the backward just before the step at {short_location(divergence.guard)} is under "
+            "no_sync: the step uses gradients that are not averaged, and ranks drift apart"
+        )
     return (
         f"every backward before the step at {short_location(divergence.guard)} is under no_sync: "
         "gradients are never averaged, and each rank trains a different model"
@@ -21,12 +26,11 @@ RULE = Rule(
     what_it_does=(
         "Finds functions with an optimizer step in which every backward is inside `with "
         "model.no_sync():`, even that of the last micro-batch, and which average no gradients "
-        "themselves."
+        "themselves; and loops whose tests of no_sync and of the step both hold in one round."
     ),
     known_misses=(
-        "A step more than one call away from the backward; a last micro-batch selected by a wrong "
-        "condition; no_sync entered under a rank-local condition, which is a collective under a "
-        "condition."
+        "A step more than one call away from the backward; tests of anything but the round; "
+        "no_sync entered under a rank-local condition, which is a collective under a condition."
     ),
     bad="""\
 def train(model, batches, optimizer, parts):
@@ -48,6 +52,6 @@ def train(model, batches, optimizer, parts):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    kinds=("no-sync",),
+    kinds=("no-sync", "no-sync-step"),
     message=_message,
 )
