@@ -28,7 +28,7 @@ _SELECTING = frozenset({"nonzero", "masked_select", "argwhere"})
 
 def find_batch_shapes(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield gathers of tensors that are padded per batch, or selected by a mask."""
-    padding = {}
+    padding: dict[str, set[str]] = {}
     for module in modules:
         if "pad_sequence(" in module.text:
             padding |= dict(_padding_functions(module))

@@ -142,8 +142,8 @@ class _Loop:
             case ast.Name(id=name) if name in self._assigned and depth < _MAX_DEPTH:
                 return self._value(self._assigned[name], known, depth + 1)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                value = self._value(operand, known, depth)
-                return None if value is None else not value
+                answer = self._value(operand, known, depth)
+                return None if answer is None else not answer
             case ast.BoolOp(op=op, values=values):
                 answers = [self._value(value, known, depth) for value in values]
                 return _combined(answers, decides=isinstance(op, ast.Or))
