@@ -193,11 +193,11 @@ class Program:
         ):  # a wrapper is used
             divergences = {key: each for key, each in divergences.items() if each.kind != BARE}
         threads = [thread for run in runs for thread in run.threads]
-        for body in (*self._module_effects, *self._root_effects):
-            for divergence in (*find_file_orders(body), *find_early_queries(body)):
+        for body in self._root_effects:
+            for divergence in find_file_orders(body):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
         for body in self._module_effects:
-            for divergence in find_in_program(body, threads):
+            for divergence in (*find_early_queries(body), *find_in_program(body, threads)):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
         return divergences
 
@@ -215,6 +215,8 @@ class Program:
             body = summarize_path(frame.effects)
             self._recorder.record_divergences(frame, body)
             self._module_effects.append(body)
+            if not module.is_test:
+                self._root_effects.append(body)
         roots = [
             (module, function)
             for module in self._modules_in_order()
@@ -263,7 +265,7 @@ class Program:
         caller = module_frame(function.module)
         self._state.root = function
         summary = self._runner.summarize(function, names, None, caller)
-        if not runs_on_one_rank(function):
+        if not runs_on_one_rank(function) and not function.module.is_test:
             self._root_effects.append(summary.effects)
         self._state.root = None
         decorated = self._runner.decorated_value(function, None)

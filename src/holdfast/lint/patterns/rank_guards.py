@@ -31,7 +31,10 @@ _SERIAL_CONTEXT = re.compile(r"first|lock|rank|main|te?mp|mutex|patch|raises", r
 _DISTRIBUTED = re.compile(
     r"\bget_(?:global_)?rank\(|\bis_(?:main_process|global_zero|master|rank_zero)\b|\brank_zero"
     r"|\.global_rank\b|\brank0_|\bbarrier\(|\ball_(?:reduce|gather)|\bwait_for_everyone\("
-    r"|\binit_process_group\(|\bDistributedDataParallel\b|\baccelerator\.|\bAccelerator\("
+    r"|\binit_process_group\(|\bDistributedDataParallel\b|\bAccelerator\("
+    # Accelerate's object; torch's module of that name is for one process
+    r"|\baccelerator\.(?:is_|wait_|gather|prepare|process_index|num_processes|unwrap|backward"
+    r"|local_|main_|on_|reduce|print|accumulate|sync_|save)"
     r"|\bdcp\.(?:async_)?save\b|\bfully_shard\(|\.launch_from_torch\("
     r"|\brank\b *(?:==|!=|>) *0|\blocal_rank\b|\bget_world_size\(|\bDistributedSampler\("
 )
