@@ -52,6 +52,11 @@ class Divergence(msgspec.Struct, frozen=True):
         """Return the kind of ``op``; empty without one."""
         return self.op.kind if self.op is not None else ""
 
+    @property
+    def names_rank(self) -> bool:
+        """Return True if the test names the rank, or the process that is the main one."""
+        return _RANK_NAME.search(self.text) is not None
+
     def is_shown(self, *, in_large_program: bool) -> bool:
         """Return True if a source on the path shows that ranks differ.
 
@@ -59,7 +64,7 @@ class Divergence(msgspec.Struct, frozen=True):
         itself, and that only in a test that names it.
         """
         sized = self.kind in ("loop", "shape", "ranks") or self.op_kind == "creation"
-        names_rank = not sized and bool(_RANK_NAME.search(self.text))
+        names_rank = not sized and self.names_rank
         return not self.sources or any(
             (not source.weak and not (in_large_program and source.kind is TaintKind.OWN))
             or (source.kind in RANK_OR_SELECTED and names_rank)

@@ -76,7 +76,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def finding(self, divergence: Divergence) -> Finding:
         """Return the finding for a divergence: a note if it rests on a name alone.
 
-        And a warning if the model need not be sharded.
+        And a warning if the model need not be sharded, or if the test is of something that was
+        derived from the rank in another file, such as a setting: it may be the same on all ranks.
         """
         location, sources = divergence.location, divergence.sources
         tier = self.tier
@@ -84,7 +85,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         named = names_only and (tier is RuleTier.SURE or sources[0].kind is TaintKind.NAMED)
         if divergence.by_name or named:
             tier = RuleTier.ADVICE
-        elif tier is RuleTier.SURE and _need_not_be_sharded(divergence):
+        elif tier is RuleTier.SURE and (
+            _need_not_be_sharded(divergence) or _is_derived(divergence)
+        ):
             tier = RuleTier.DATA
         return make_finding(
             self.cause,
@@ -94,6 +97,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             evidence=divergence_evidence(divergence),
             confidence=_CONFIDENCE[tier],
         )
+
+
+def _is_derived(divergence: Divergence) -> bool:
+    return (
+        divergence.kind in ("branch", "exit")
+        and not divergence.names_rank
+        and all(source.file != divergence.guard.file for source in divergence.sources)
+    )
 
 
 def _need_not_be_sharded(divergence: Divergence) -> bool:
