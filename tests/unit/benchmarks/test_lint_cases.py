@@ -10,7 +10,8 @@ CASES = Path(lint_cases.OWN)
 
 
 @pytest.mark.parametrize(
-    ("folder", "exact", "flagged", "innocent"), [("unseen", 34, 0, 2), ("second", 24, 0, 0)]
+    ("folder", "exact", "flagged", "innocent"),
+    [("unseen", 34, 0, 2), ("second", 24, 0, 0), ("third", 27, 2, 0)],
 )
 def test_recall_is_as_documented(folder, exact, flagged, innocent, capsys):
     assert lint_cases.main([str(CASES / folder)]) == 0
