@@ -44,10 +44,12 @@ def test_missing_rank_is_reported_with_the_call_site_and_the_group_is_broken(
             "all_reduce of 3 float32 (call 1 in group '0') at test_bounded_wait.py:"
         )
         assert "rank 1 did not arrive within 1.50 s" in text
-        assert 1.5 <= took < 1.5 + LATE_S + 1
+        assert took < 1.5 + LATE_S + 1
         assert second_error.startswith(
             "process group '0' is not used again: all_reduce of 3 float32 timed out: rank 1 did not"
         )
+    # the rank that called last learns of the timeout from the other
+    assert max(results[rank][2] for rank in (0, 2)) >= 1.5
 
 
 def rank_1_is_late(rank: int) -> Any:
