@@ -76,6 +76,7 @@ def command(
         workers=workers,
         checkpoints=str(checkpoints) if checkpoints else None,
     )
+    context = check_hosts.use_master_port(context, options["master_port"])
     status = check_hosts.run(options, context, names, as_json=as_json, html=html)
     if status is not None:
         return status

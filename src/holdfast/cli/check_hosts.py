@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _MAX_WAIT_S = 24 * 3600.0
+_MAX_PORT = 65535
+#: Ports behind the master port that restarts of the job use.
+_RESTART_PORTS = 4
 
 
 def options(command: _Function) -> _Function:
@@ -141,6 +144,24 @@ def write_page(report: HostReport | MultiHostReport, html: Path | None) -> None:
         from holdfast.preflight.check_page import check_page
 
         write_atomic(html, check_page(report).encode(errors="replace"))
+
+
+def use_master_port(context: CheckContext, port: int | None) -> CheckContext:
+    """Return the context of a job whose master port is ``port``, unless None.
+
+    Raises:
+        InvalidValue: it is not a port.
+    """
+    if port is None:
+        return context
+    from msgspec.structs import replace
+
+    if not 1 <= port <= _MAX_PORT:
+        raise InvalidValue("--master-port", why=f"{port} is not a port (1 to {_MAX_PORT})")
+    last = min(port + _RESTART_PORTS, _MAX_PORT)
+    environ = context.environ | {"MASTER_PORT": str(port)}
+    environ.pop("PET_MASTER_PORT", None)
+    return replace(context, environ=environ, ports=(port, last))
 
 
 def add_endpoint(options: Mapping[str, Any], context: CheckContext) -> CheckContext:

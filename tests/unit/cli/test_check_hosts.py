@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from holdfast.cli.check_hosts import use_master_port
 from holdfast.core.errors import InvalidValue
+from holdfast.host.checks import CheckContext
 from holdfast.host.processes.launched_copies import LaunchedCopy
 from holdfast.preflight.rendezvous.launch_info import parse_endpoint_options, read_launch_info
 from tests.ports import free_port
@@ -140,3 +142,12 @@ def test_variables_of_launchers():
         {"PET_NNODES": "2:4", "PET_NODE_RANK": "1", "PET_RDZV_ENDPOINT": "n1:5"}, None
     )
     assert (launch_info.nodes, launch_info.node, launch_info.port) == (4, 1, 5)
+
+
+def test_the_master_port_is_what_must_be_free():
+    context = CheckContext(environ={"PET_MASTER_PORT": "29500"})
+    assert use_master_port(context, None) is context
+    used = use_master_port(context, 30123)
+    assert (used.ports, used.environ) == ((30123, 30127), {"MASTER_PORT": "30123"})
+    with pytest.raises(InvalidValue, match="is not a port"):
+        use_master_port(context, 99999)
