@@ -326,6 +326,14 @@ def with_rank(rank: int, text: str) -> str:
     [
         (REFUSED_BY_SERVICE, True),
         (REFUSED_BY_SERVICE.replace("/http/client", "/multiprocessing/connection"), False),
+        (
+            REFUSED_BY_SERVICE.replace(
+                '  File "/job',
+                '  File "/x/site-packages/torch/distributed/elastic/multiprocessing/errors/'
+                '__init__.py", line 9, in wrapper\n    return f(*args)\n  File "/job',
+            ),
+            True,
+        ),
     ],
 )
 def test_a_service_that_refuses_a_connection_is_no_lost_peer(text: str, is_own: bool) -> None:  # noqa: FBT001

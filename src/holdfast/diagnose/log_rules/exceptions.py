@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -44,7 +45,7 @@ _ECHO_TYPES = re.compile(
 )
 #: A refused connection is the rank's own failure, unless a part of the job made it.
 _REFUSED = re.compile(r"ConnectionRefusedError|[Cc]onnection refused")
-_OF_THE_JOB = re.compile(r"/torch/distributed/|/multiprocessing/")
+_OF_THE_JOB = re.compile(r"/torch/distributed/|/multiprocessing/(?:connection|managers)\.py$")
 #: Caused by a person or a scheduler; other rules handle their signals.
 _TERMINATION_TYPES = re.compile(
     r"(?:SignalException|KeyboardInterrupt|RendezvousGracefulExitError)$"
@@ -285,7 +286,8 @@ def _is_refused_by_service(one: LoggedTraceback) -> bool:
     """
     if not one.frames or not _REFUSED.search(f"{one.type} {one.text}"):
         return False
-    if any(_OF_THE_JOB.search(frame.file) for frame in one.frames):
+    called = takewhile(lambda frame: not is_user_file(frame.file), one.frames)
+    if any(_OF_THE_JOB.search(frame.file) for frame in called):
         return False
     return one.type.endswith("ConnectionRefusedError") or is_other_library(one.frames[0].file)
 
