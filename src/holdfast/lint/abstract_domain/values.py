@@ -140,6 +140,28 @@ class DictEntries(msgspec.Struct, frozen=True, eq=False):
         return hash(tuple(self.entries))
 
 
+class OpenDict(msgspec.Struct, frozen=True, eq=False):
+    """A dict or configuration of which some entries are known: ``config["rank"] = rank``.
+
+    ``rest`` is the container as it was before them: what holds of the other entries.
+    ``signature`` identifies it in a context, once it is known.
+    """
+
+    entries: dict[str, Value]
+    rest: Value
+    signature: Hashable = None
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, OpenDict)
+            and other.entries == self.entries
+            and other.rest == self.rest
+        )
+
+    def __hash__(self) -> int:
+        return hash((OpenDict, *self.entries))
+
+
 class NumberTypes(msgspec.Struct, frozen=True):
     """A number of another type on some ranks: ``1.0 if rank == 0 else 0``."""
 
@@ -323,9 +345,8 @@ def _weak(sources: Taint) -> Taint:
 
 def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ...]:
     """Return the objects of all values, without those of single sites if there are many."""
-    objects = _join_dicts(
-        tuple(dict.fromkeys([obj for value in candidates for obj in value.objects])), selector
-    )
+    objects = tuple(dict.fromkeys([obj for value in candidates for obj in value.objects]))
+    objects = _join_open_dicts(_join_dicts(objects, selector), selector)
     if len(objects) > MAX_OBJECTS:
         objects = _without_sites(objects)
     if (
@@ -375,6 +396,20 @@ def _join_dicts(objects: tuple[Any, ...], selector: Taint) -> tuple[Any, ...]:
             )
         entries[name] = value
     return (dict_of(entries), *(obj for obj in objects if not isinstance(obj, DictEntries)))
+
+
+def _join_open_dicts(objects: tuple[Any, ...], selector: Taint) -> tuple[Any, ...]:
+    """Merge dicts of which some entries are known into one."""
+    dicts = [obj for obj in objects if isinstance(obj, OpenDict)]
+    if len(dicts) < 2:
+        return objects
+    names = dict.fromkeys(name for each in dicts for name in each.entries)
+    entries = {
+        name: join_values([each.entries.get(name, each.rest) for each in dicts], selector)
+        for name in names
+    }
+    rest = join_values([each.rest for each in dicts])
+    return (OpenDict(entries, rest), *(obj for obj in objects if not isinstance(obj, OpenDict)))
 
 
 def dict_of(entries: dict[str, Value]) -> DictEntries:

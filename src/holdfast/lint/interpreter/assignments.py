@@ -13,6 +13,7 @@ from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     UNIFORM,
     DictEntries,
+    OpenDict,
     Value,
     combine_values,
     dict_of,
@@ -27,14 +28,13 @@ from holdfast.lint.abstract_state.abstract_objects import (
     Instance,
     ModuleObject,
     RankTest,
-    dict_entries,
     element_of,
     is_callable,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key
-from holdfast.lint.abstract_state.mutations import mutate
+from holdfast.lint.abstract_state.mutations import mutate, with_entries
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Function, dotted_name
 
@@ -113,14 +113,23 @@ def _container_objects(
 ) -> tuple[Any, ...]:
     """Return the objects of a container after an assignment to one of its keys."""
     container = state.evaluate(frame, owner)
-    named = dict_entries(container) if isinstance(key.const, str) else None
-    if isinstance(key.const, str) and any(is_callable(obj) for obj in value.objects):
+    if not isinstance(key.const, str):
+        return value.objects
+    if any(is_callable(obj) for obj in value.objects):
         for obj in container.objects_of(Instance):
             state.write_attribute(obj, ITEMS, Value(objects=(dict_of({key.const: value}),)))
-    if named is None:
+    changed = with_entries(container, {key.const: taint_value(value, frame.control)})
+    objects = tuple(obj for obj in value.objects if not isinstance(obj, (DictEntries, OpenDict)))
+    if changed is None:
         return value.objects
-    others = (obj for obj in value.objects if not isinstance(obj, DictEntries))
-    return (dict_of(named | {key.const: taint_value(value, frame.control)}), *others)
+    while isinstance(owner, ast.Subscript):  # cfg["model"]["rank"] = rank
+        outer, at = state.evaluate(frame, owner.value), state.evaluate(frame, owner.slice).const
+        container = replace(container, objects=(changed, *objects))
+        whole = with_entries(outer, {at: container}, may_open=True) if isinstance(at, str) else None
+        if whole is None:
+            break
+        changed, container, owner = whole, outer, owner.value
+    return (changed, *objects)
 
 
 def _assign_attribute(

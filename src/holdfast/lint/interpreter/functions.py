@@ -25,6 +25,7 @@ from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     UNKNOWN,
     DictEntries,
+    OpenDict,
     Taint,
     TaintKind,
     TaintSource,
@@ -411,7 +412,7 @@ def _varargs_value(values: list[Value]) -> Value:
 def _widen(value: Value) -> Value:
     """Drop what distinguishes too many contexts, but keep booleans and None."""
     const = value.const if value.const is None or isinstance(value.const, bool) else NO_CONSTANT
-    objects = tuple(obj for obj in value.objects if not isinstance(obj, DictEntries))
+    objects = tuple(obj for obj in value.objects if not isinstance(obj, (DictEntries, OpenDict)))
     return replace(value, const=const, items=None, objects=objects)
 
 

@@ -15,6 +15,8 @@ from holdfast.lint.abstract_domain.values import (
     RANK_OR_SELECTED,
     UNIFORM,
     UNKNOWN,
+    DictEntries,
+    OpenDict,
     TaintKind,
     Value,
     combine_values,
@@ -46,9 +48,10 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     mark_contained,
     model_outputs,
+    open_entry,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
-from holdfast.lint.abstract_state.mutations import mutate, sort_in_place
+from holdfast.lint.abstract_state.mutations import mutate, sort_in_place, updated_dict
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
@@ -64,6 +67,7 @@ _CONTAINER_METHODS = frozenset({
     "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
     "clear",
 })  # fmt: skip
+_DICTS = (DictEntries, OpenDict)
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
@@ -151,6 +155,9 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
+    changed = updated_dict(call.receiver, call.arguments) if call.name == "update" else None
+    if changed is not None:
+        objects = (changed, *(obj for obj in objects if not isinstance(obj, _DICTS)))
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
     if call.receiver_node is not None:
         value = combine_values(*values) if values else UNIFORM
@@ -376,6 +383,11 @@ def _get(_: InterpreterState, call: LibraryCall) -> Value:
         return (
             named[key] if key in named else default if default is not None else constant_value(None)
         )
+    if isinstance(key, str):
+        entry, others = open_entry(call.receiver, key)
+        if entry is not None or others is not call.receiver:
+            default = call.arguments.get(1, "default")
+            return entry or combine_values(others, *([default] if default is not None else ()))
     absent = merge_taint(
         call.receiver.length, *(value.content for value in call.arguments.positional)
     )
