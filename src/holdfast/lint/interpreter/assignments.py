@@ -17,6 +17,7 @@ from holdfast.lint.abstract_domain.values import (
     Value,
     combine_values,
     dict_of,
+    join_values,
     merge_taint,
     persistent_taint,
     taint_value,
@@ -60,7 +61,7 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
             else:
                 frame.scope.names[name] = value
                 if frame.function is None:
-                    state.set_fact(frame, (frame.scope.module, name), None)
+                    _assign_module_variable(state, frame, name, value)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             items = (
                 value.items
@@ -92,6 +93,16 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
             mutate(state, frame, target, held, grows=grows, objects=objects)
         case _:
             pass
+
+
+def _assign_module_variable(state: InterpreterState, frame: Frame, name: str, value: Value) -> None:
+    """Assign at module level: functions may have run before, whose writes are not repeated."""
+    written = frame.scope.module.set_by_functions.get(name)
+    fact = None
+    if written is not None:
+        fact = state.heap.as_fact(name, value)
+        frame.scope.names[name] = join_values((value, written))
+    state.set_fact(frame, (frame.scope.module, name), fact)
 
 
 def assign_round(

@@ -19,6 +19,7 @@ from holdfast.lint.abstract_domain.values import (
     OpenDict,
     TaintKind,
     Value,
+    as_selection,
     combine_values,
     constant_value,
     join_values,
@@ -388,6 +389,7 @@ def _get(_: InterpreterState, call: LibraryCall) -> Value:
         if entry is not None or others is not call.receiver:
             default = call.arguments.get(1, "default")
             return entry or combine_values(others, *([default] if default is not None else ()))
+        content = as_selection(content)  # entries of one name usually are equal
     absent = merge_taint(
         call.receiver.length, *(value.content for value in call.arguments.positional)
     )
