@@ -12,6 +12,7 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXIT,
+    SINGLE_JOB,
     UNSHARED_EXIT,
     Branch,
     Effect,
@@ -128,6 +129,8 @@ class _PathComparison:
     def _branch(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
         if not branch.taint or _selects_file_format(branch):
             return
+        if _tests_single_job(branch, block.path[:at]):
+            return
         branch = drop_exclusive_branches(branch)
         rank_only = is_rank_only(branch.taint)
         futures = self._futures[rank_only]
@@ -207,6 +210,16 @@ def _divergence_at(
     op, chain = operation
     return Divergence(
         kind, location, branch.location, text, branch.taint, op, chain, detail, barrier
+    )
+
+
+def _tests_single_job(branch: Branch, before: EffectPath) -> bool:
+    """Return True for a test of a function that makes one rank a job of its own."""
+    return any(
+        isinstance(effect, FunctionCall)
+        and SINGLE_JOB in effect.callee.tags
+        and f"{effect.name}(" in branch.text
+        for effect in before[-2:]
     )
 
 

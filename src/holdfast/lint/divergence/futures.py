@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXIT,
+    SINGLE_JOB,
     Branch,
     Effect,
     EffectPath,
@@ -24,6 +25,7 @@ from holdfast.lint.abstract_domain.effects import (
     FunctionCall,
     GroupScope,
     LoopEffect,
+    Marker,
     Operation,
     Try,
     iter_operations,
@@ -215,6 +217,8 @@ class Futures:
     def _before(self, effect: Effect, after: int, targets: Targets) -> int:
         """Return the future in front of an effect."""
         future = after
+        if _starts_single_job(effect):
+            return ABORT
         match effect:
             case Operation(name=name, group=group):
                 if counts(effect, rank_only=self._rank_only):
@@ -241,7 +245,7 @@ class Futures:
         return future
 
     def _call(self, callee: EffectSummary, after: int) -> int:
-        if PROCESS_EXIT in callee.tags:
+        if callee.tags & {PROCESS_EXIT, SINGLE_JOB}:
             returned = Goal(after)
             targets = Targets(returned, returned, returned, returned)
             return self._of_path(callee.path, targets, after)
@@ -366,6 +370,18 @@ def iter_exits(
             for end, goal, holding in iter_exits(inner, below):
                 if _leaves(end.keyword, effect):
                     yield end, goal, holding
+
+
+def _starts_single_job(effect: Effect) -> bool:
+    """Return True if the process goes on alone: it sets ``WORLD_SIZE`` to 1, unless it is 1."""
+    match effect:
+        case Marker(name=name):
+            return name == SINGLE_JOB
+        case Branch(text=text, yes=yes, no=no) if "world_size" in text.lower():
+            bodies = (*effect.branch_body(yes), *effect.branch_body(no))
+            return any(isinstance(each, Marker) and each.name == SINGLE_JOB for each in bodies)
+        case _:
+            return False
 
 
 def _leaves(keyword: str, effect: Effect) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lint.abstract_domain.effects import Marker
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     UNIFORM,
@@ -37,6 +36,7 @@ from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key
 from holdfast.lint.abstract_state.mutations import mutate, with_entries
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.environment_variables import add_variable
 from holdfast.lint.sources.modules import Function, dotted_name
 
 _SIMPLE_NODES = (
@@ -81,9 +81,7 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
         case ast.Subscript(value=owner, slice=index):
             key = state.evaluate(frame, index)
             if isinstance(key.const, str) and dotted_name(owner).endswith("environ"):
-                frame.add_effect(
-                    Marker("variable", frame.location(target), key.const, frame.control)
-                )
+                add_variable(frame, frame.location(target), key.const, value)
             held = combine_values(value, Value(content=key.content))
             # an element of a tensor
             grows = not isinstance(key.const, int) and not isinstance(index, (ast.Tuple, ast.Slice))

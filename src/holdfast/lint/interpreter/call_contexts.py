@@ -13,8 +13,8 @@ from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     UNKNOWN,
     DictEntries,
-    OpenDict,
     HeapFacts,
+    OpenDict,
     Value,
     taint_kinds,
 )

@@ -188,10 +188,13 @@ class NameEvaluator:
         return None
 
     def evaluate_attribute(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
-        """Return the value of an attribute."""
-        entry, base = open_entry(base, name) if name not in _DICT_METHODS else (None, base)
-        if entry is not None:
-            return entry
+        """Return the value of an attribute, or of the entry of a configuration."""
+        entry, rest = open_entry(base, name)
+        if name in _DICT_METHODS or rest is base:
+            return self._attribute_of(frame, base, name, node)
+        return self._attribute_of(frame, rest, name, node) if entry is None else entry
+
+    def _attribute_of(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
         instances = base.objects_of(Instance)
         values = [
             value

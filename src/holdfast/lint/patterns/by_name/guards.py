@@ -145,6 +145,8 @@ class _FunctionGuards:
 
     def _exit(self, guard: _Guard, kind: TaintKind) -> Divergence | None:
         node = guard.node
+        if any(map(_starts_single_job, (*node.body, *node.orelse, *guard.rest))):
+            return None
         for block, other in ((node.body, node.orelse), (node.orelse, node.body)):
             leaving = _leaving(block, nested=kind is TaintKind.RANK)
             if kind is TaintKind.FILES and leaving is None and block:
@@ -199,6 +201,19 @@ class _FunctionGuards:
         return Divergence(
             what, location, guard_location, f"if {text}", (source,), operation, detail=detail
         )
+
+
+def _starts_single_job(statement: ast.stmt) -> bool:
+    """Return True if the rank that goes on makes itself a job of one process."""
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and node.value.value in ("1", 1)
+        and isinstance(node.targets[0], ast.Subscript)
+        and isinstance(node.targets[0].slice, ast.Constant)
+        and node.targets[0].slice.value == "WORLD_SIZE"
+        for node in ast.walk(statement)
+    )
 
 
 def _leaving(block: Sequence[ast.stmt], *, nested: bool) -> ast.stmt | None:

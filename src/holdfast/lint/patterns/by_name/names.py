@@ -193,10 +193,14 @@ def is_of_library(call: ast.Call) -> bool:
     return _LIBRARY.search(receiver) is not None
 
 
+#: Names of the argument for a group.
+GROUP_KEYWORDS = frozenset({"group", "process_group", "pg"})
+
+
 def names_group(call: ast.Call) -> bool:
     """Return True for a collective of a group that need not contain all ranks."""
     return any(
-        keyword.arg in ("group", "process_group", "pg")
+        keyword.arg in GROUP_KEYWORDS
         and not is_none(keyword.value)
         and not (isinstance(keyword.value, ast.Name) and keyword.value.id == keyword.arg)
         and "WORLD" not in ast.unparse(keyword.value)
