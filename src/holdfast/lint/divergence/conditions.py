@@ -22,7 +22,7 @@ def conjuncts_of(text: str) -> Conditions:
         node = ast.parse(text.removeprefix("if "), mode="eval").body
     except (SyntaxError, ValueError):  # the text was truncated
         return frozenset()
-    return frozenset(_normalize(operand) for operand in _operands(node))
+    return frozenset(normal_form(operand) for operand in _operands(node))
 
 
 def conditions_of_side(text: str, *, answer: bool) -> Conditions:
@@ -45,9 +45,10 @@ def _operands(node: ast.expr) -> list[ast.expr]:
     return node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
 
 
-def _normalize(node: ast.expr, *, holds: bool = True) -> tuple[str, bool]:
+def normal_form(node: ast.expr, *, holds: bool = True) -> tuple[str, bool]:
+    """Return the normal form of a test, and whether it must hold for the test to hold."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return _normalize(node.operand, holds=not holds)
+        return normal_form(node.operand, holds=not holds)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _NORMAL_FORMS:
         comparison, same = _NORMAL_FORMS[type(node.ops[0])]
         against = ast.unparse(node.comparators[0])

@@ -45,7 +45,8 @@ from holdfast.lint.divergence.group_members import (
     is_leaders_collective,
 )
 from holdfast.lint.divergence.handlers import finally_divergences, handler_divergences
-from holdfast.lint.divergence.partners import is_retry, unproved_reason
+from holdfast.lint.divergence.implications import excluded_conditions
+from holdfast.lint.divergence.partners import depends_on_unknown, is_retry, unproved_reason
 from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
@@ -85,7 +86,7 @@ class _PathComparison:
                     yield from self._branch(block, at, effect)
                     yield from _excluded_members(effect)
                     for side in (yes, no):
-                        inner = block.nested(unfold_early_exits(side), at)
+                        inner = block.side(side, at)
                         yield from self.divergences(inner, in_loop=in_loop, paired=paired)
                 case LoopEffect(body=body, orelse=after):
                     yield from _loop_divergences(effect)
@@ -127,9 +128,11 @@ class _PathComparison:
     # ---- branches
 
     def _branch(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
-        if not branch.taint or _selects_file_format(branch):
-            return
-        if _tests_single_job(branch, block.path[:at]):
+        if (
+            not branch.taint
+            or _selects_file_format(branch)
+            or _tests_single_job(branch, block.path[:at])
+        ):
             return
         branch = drop_exclusive_branches(branch)
         rank_only = is_rank_only(branch.taint)
@@ -146,23 +149,12 @@ class _PathComparison:
                 yield _divergence_at("ranks", location, branch, (op, chain))
         elif same:
             yield from self._skipping_exits(branch, yes, no)
+        elif self._meets_under(
+            excluded_conditions(block.facts, branch), yes, no, rank_only=rank_only
+        ):
+            return
         else:
-            barrier = any(
-                op.name in _BARRIERS
-                for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
-            )
-            for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-                if is_retry(divergence, block.targets.next):
-                    continue
-                unproved = unproved_reason(divergence, branch) if rank_only else ""
-                if unproved:
-                    yield replace(divergence, unproved=unproved)
-                elif divergence.kind == "branch" and is_leaders_collective(
-                    divergence.op, divergence.sources, block.path[:at]
-                ):
-                    yield replace(divergence, kind="leaders")
-                else:
-                    yield divergence
+            yield from _unmatched_operations(block, at, branch)
 
     def _skipping_exits(self, branch: Branch, yes: Point, no: Point) -> Iterator[Divergence]:
         """Yield the first exit in a branch that leads past collectives of the other side."""
@@ -194,6 +186,28 @@ class _PathComparison:
 
 
 # ---- branches
+
+
+def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
+    """Yield the divergences of a branch whose sides enter different collectives."""
+    rank_only = is_rank_only(branch.taint)
+    barrier = any(
+        op.name in _BARRIERS
+        for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
+    )
+    for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
+        if is_retry(divergence, block.targets.next):
+            continue
+        unproved = unproved_reason(divergence, branch) if rank_only else ""
+        if unproved:
+            yield replace(divergence, unproved=unproved)
+        elif divergence.kind == "branch" and is_leaders_collective(
+            divergence.op, divergence.sources, block.path[:at]
+        ):
+            yield replace(divergence, kind="leaders")
+        else:
+            conditional = rank_only and depends_on_unknown(branch, divergence.op)
+            yield replace(divergence, conditional=conditional)
 
 
 def _divergence_at(

@@ -29,6 +29,7 @@ from holdfast.lint.abstract_domain.effects import (
     Operation,
     Try,
     iter_operations,
+    unfold_early_exits,
 )
 from holdfast.lint.divergence.conditions import Conditions, conditions_of_side, decided_by
 
@@ -78,9 +79,19 @@ _ITERATION = Targets(Goal(NEXT), Goal(NEXT), Goal(LEFT), Goal(RETURNED))
 
 
 class Block:
-    """A path with its targets; ``depth`` is the number of calls that lead to it."""
+    """A path with its targets; ``depth`` is the number of calls that lead to it.
 
-    def __init__(self, path: EffectPath, targets: Targets, depth: int = 0) -> None:
+    ``facts`` are the tests that lead to it, which all ranks answer alike, with their answers.
+    """
+
+    def __init__(
+        self,
+        path: EffectPath,
+        targets: Targets,
+        depth: int = 0,
+        facts: tuple[tuple[str, bool], ...] = (),
+    ) -> None:
+        self.facts = facts
         self.path: tuple[Any, ...] = path
         self.targets = targets
         self.depth = depth
@@ -92,17 +103,28 @@ class Block:
 
     def nested(self, path: EffectPath, at: int) -> Block:
         """Return a block that continues behind the effect at this index."""
-        return Block(path, replace(self.targets, normal=self.point(at + 1)), self.depth)
+        targets = replace(self.targets, normal=self.point(at + 1))
+        return Block(path, targets, self.depth, self.facts)
+
+    def side(self, path: EffectPath, at: int) -> Block:
+        """Return a block for one side of the branch at this index, in its unfolded form."""
+        branch: Branch = self.path[at]
+        inner = self.nested(unfold_early_exits(path), at)
+        if not branch.taint:
+            inner.facts = (*self.facts, (branch.text, path is branch.yes))
+        return inner
 
     def loop_body(self, path: EffectPath, at: int) -> Block:
         """Return a block for the body of the loop at this index."""
         head, after = LoopHead(self, at), self.point(at + 1)
-        return Block(path, Targets(head, head, after, self.targets.returned), self.depth)
+        targets = Targets(head, head, after, self.targets.returned)
+        return Block(path, targets, self.depth, self.facts)
 
     def guarded(self, path: EffectPath, at: int) -> Block:
         """Return a block for the body or a handler of the ``try`` at this index."""
         targets = replace(self.targets, normal=self.point(at + 1))
-        return Block(path, targets.through(self.path[at].final_body, self.depth), self.depth)
+        targets = targets.through(self.path[at].final_body, self.depth)
+        return Block(path, targets, self.depth, self.facts)
 
     def called(self, at: int) -> Block:
         """Return the body of the function called at this index."""
