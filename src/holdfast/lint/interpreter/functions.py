@@ -422,8 +422,16 @@ def unknown_result(name: str, *values: Value) -> Value:
     content = () if is_class_name(name) else as_selection(persistent_taint(value.content))
     # rank-local data do not change its type
     absent = without_kinds(content, {TaintKind.DATA})
+    agreed = any(value.agreed for value in values) and all(
+        value.agreed or value.const is not NO_CONSTANT for value in values
+    )
     return replace(
-        value, known=False, content=content, length=persistent_taint(value.length), absent=absent
+        value,
+        known=False,
+        content=content,
+        length=persistent_taint(value.length),
+        absent=absent,
+        agreed=agreed,
     )
 
 
