@@ -19,6 +19,7 @@ from holdfast.lint.abstract_domain.values import (
     is_rank_only,
     join_values,
     merge_taint,
+    open_dict_of,
     persistent_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
@@ -117,11 +118,11 @@ def with_entries(
     if named is not None:
         return dict_of(named | held)
     for known in container.objects_of(OpenDict):
-        return OpenDict(known.entries | held, known.rest)
+        return open_dict_of(known.entries | held, known.rest)
     differs = any(value.content or value.length or value.absent for value in held.values())
     if not (differs or may_open) or container.items is not None:
         return None
-    return None if container.objects_of(Instance) else OpenDict(held, container)
+    return None if container.objects_of(Instance) else open_dict_of(held, container)
 
 
 def updated_dict(container: Value, arguments: Arguments) -> DictEntries | OpenDict | None:
@@ -141,7 +142,7 @@ def updated_dict(container: Value, arguments: Arguments) -> DictEntries | OpenDi
     if changed is None or not others:
         return changed
     rest = [changed.rest] if isinstance(changed, OpenDict) else []
-    return OpenDict(changed.entries, join_values([*rest, *others]))
+    return open_dict_of(changed.entries, join_values([*rest, *others]))
 
 
 def sort_in_place(state: InterpreterState, call: LibraryCall) -> None:

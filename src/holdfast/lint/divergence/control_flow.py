@@ -51,6 +51,9 @@ from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_pa
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
 _MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
+#: Tests of settings by which a model is whole on each rank, or sharded.
+_WHOLE = re.compile(r"NO_SHARD|(?:^|[_. ])(?:use_|enable_)?ddp(?:$|[_. )])", re.IGNORECASE)
+_SHARDED = re.compile(r"^if [\w.]*(?:fsdp|zero_?3|shard)\w*$", re.IGNORECASE)
 _BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
@@ -196,7 +199,7 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
         for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
     )
     for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-        if is_retry(divergence, block.targets.next):
+        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, block.facts):
             continue
         unproved = unproved_reason(divergence, branch) if rank_only else ""
         if unproved:
@@ -208,6 +211,19 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
         else:
             conditional = rank_only and depends_on_unknown(branch, divergence.op)
             yield replace(divergence, conditional=conditional)
+
+
+def _is_whole(op: Operation | None, facts: Sequence[tuple[str, bool]]) -> bool:
+    """Return True for I/O of a model that may be sharded, where a test says that it is not."""
+    return (
+        op is not None
+        and op.kind == "sharded"
+        and op.may_not_wait
+        and any(
+            (answer and _WHOLE.search(text)) or (not answer and _SHARDED.search(text))
+            for text, answer in facts
+        )
+    )
 
 
 def _divergence_at(

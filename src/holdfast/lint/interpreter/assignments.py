@@ -9,10 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.values import (
+    DICTS,
     NO_CONSTANT,
     UNIFORM,
-    DictEntries,
-    OpenDict,
     Value,
     combine_values,
     dict_of,
@@ -128,7 +127,7 @@ def _container_objects(
         for obj in container.objects_of(Instance):
             state.write_attribute(obj, ITEMS, Value(objects=(dict_of({key.const: value}),)))
     changed = with_entries(container, {key.const: taint_value(value, frame.control)})
-    objects = tuple(obj for obj in value.objects if not isinstance(obj, (DictEntries, OpenDict)))
+    objects = tuple(obj for obj in value.objects if not isinstance(obj, DICTS))
     if changed is None:
         return value.objects
     while isinstance(owner, ast.Subscript):  # cfg["model"]["rank"] = rank

@@ -412,7 +412,9 @@ def _varargs_value(values: list[Value]) -> Value:
 def _widen(value: Value) -> Value:
     """Drop what distinguishes too many contexts, but keep booleans and None."""
     const = value.const if value.const is None or isinstance(value.const, bool) else NO_CONSTANT
-    objects = tuple(obj for obj in value.objects if not isinstance(obj, (DictEntries, OpenDict)))
+    for known in value.objects_of(OpenDict):
+        value = replace(known.rest, known=value.known, agreed=value.agreed)
+    objects = tuple(obj for obj in value.objects if not isinstance(obj, DictEntries))
     return replace(value, const=const, items=None, objects=objects)
 
 

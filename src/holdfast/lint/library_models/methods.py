@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
 from holdfast.lint.abstract_domain.values import (
+    DICTS,
     RANK_OR_SELECTED,
     UNIFORM,
     UNKNOWN,
-    DictEntries,
-    OpenDict,
     TaintKind,
     Value,
     as_selection,
@@ -68,7 +67,7 @@ _CONTAINER_METHODS = frozenset({
     "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
     "clear",
 })  # fmt: skip
-_DICTS = (DictEntries, OpenDict)
+_OF_PROCESS = frozenset({TaintKind.HOST})
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
@@ -158,7 +157,7 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
     objects = tuple(obj for argument in values for obj in argument.objects)
     changed = updated_dict(call.receiver, call.arguments) if call.name == "update" else None
     if changed is not None:
-        objects = (changed, *(obj for obj in objects if not isinstance(obj, _DICTS)))
+        objects = (changed, *(obj for obj in objects if not isinstance(obj, DICTS)))
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
     if call.receiver_node is not None:
         value = combine_values(*values) if values else UNIFORM
@@ -375,8 +374,10 @@ def _format(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _get(_: InterpreterState, call: LibraryCall) -> Value:
+    # a table by process ids has an entry of this process, wherever it runs
     content = merge_taint(
-        call.receiver.content, *(value.content for value in call.arguments.all_values)
+        call.receiver.content,
+        *(without_kinds(value.content, _OF_PROCESS) for value in call.arguments.all_values),
     )
     key, named = call.first().const, dict_entries(call.receiver)
     if named is not None and isinstance(key, str):
@@ -391,7 +392,8 @@ def _get(_: InterpreterState, call: LibraryCall) -> Value:
             return entry or combine_values(others, *([default] if default is not None else ()))
         content = as_selection(content)  # entries of one name usually are equal
     absent = merge_taint(
-        call.receiver.length, *(value.content for value in call.arguments.positional)
+        call.receiver.length,
+        *(without_kinds(value.content, _OF_PROCESS) for value in call.arguments.positional),
     )
     return Value(content, length=call.receiver.element_length, absent=absent, known=False)
 

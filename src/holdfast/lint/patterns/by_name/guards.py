@@ -24,6 +24,8 @@ _LEAVES = (ast.Return, ast.Continue, ast.Break)
 _CONTEXT = re.compile(r"main_process_first|no_sync|zero_first|master_first|rank_zero_first")
 #: A test by which a rank of the data-parallel group is chosen.
 _DATA_RANK = re.compile(r"\bdp_rank|data_parallel_rank")
+#: A test of the rank in a group: ``get_rank(mesh.get_group("rows"))``.
+_GROUP_RANK = re.compile(r"\bget_rank\((?:group=)?\w")
 _FILE_TEST = re.compile(r"\b(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MAX_TEXT = 70
 
@@ -128,6 +130,10 @@ class _FunctionGuards:
             and not _DATA_RANK.search(ast.unparse(guard.node.test))
         ):
             return None
+        if _GROUP_RANK.search(ast.unparse(guard.node.test)) and "group" in ast.unparse(
+            entered.call
+        ):
+            return None  # the members of one group that have this rank in another
         return self._divergence("branch", entered.call, guard, entered, kind)
 
     def _is_met_later(self, guard: _Guard) -> bool:
