@@ -59,6 +59,7 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
                 state.set_fact(frame, (frame.scope.module, name), fact)
             else:
                 frame.scope.names[name] = value
+                frame.assigned_under[name] = frame.control
                 if frame.function is None:
                     _assign_module_variable(state, frame, name, value)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
