@@ -101,6 +101,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_derived(divergence: Divergence) -> bool:
+    selected = bool(divergence.sources) and all(
+        source.kind is TaintKind.OWN for source in divergence.sources
+    )
+    if selected and not divergence.names_rank and divergence.kind in ("branch", "exit"):
+        return True  # such as a setting in the rank's own checkpoint
     return (
         divergence.kind in ("branch", "exit")
         and not divergence.names_rank
