@@ -406,13 +406,26 @@ def _items(_: InterpreterState, call: LibraryCall) -> Value | None:
         if named
         else replace(call.receiver, objects=_contained_instances(call.receiver))
     )
-    if not contents.objects or call.arguments.all_values:
+    if not (contents.objects or contents.content) or call.arguments.all_values:
         return None
-    key = Value(call.receiver.content, known=False)
-    rows = (TupleElements((key, contents)),)
+    rows = (TupleElements((_key(call.receiver), contents)),)
     return Value(
         call.receiver.content, call.receiver.length, call.receiver.order, known=False, objects=rows
     )
+
+
+def _keys(_: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the keys of a dict: different values do not make them different."""
+    if call.arguments.all_values:
+        return None
+    key, receiver = _key(call.receiver), call.receiver
+    return Value(key.content, receiver.length, receiver.order, known=False)
+
+
+def _key(receiver: Value) -> Value:
+    """Return a key of a dict: that of a rank's own dict, which was not filled here, may differ."""
+    own = as_selection(receiver.content) if not receiver.known else ()
+    return Value(tuple(source for source in own if source.kind is not TaintKind.DATA), known=False)
 
 
 def _values(_: InterpreterState, call: LibraryCall) -> Value | None:
@@ -508,7 +521,7 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
     "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
     "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "get": _get, "map": _map,
-    "format": _format, "items": _items, "values": _values, "start": _start, "apply": _apply,
+    "format": _format, "items": _items, "keys": _keys, "values": _values, "start": _start, "apply": _apply,
     "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
