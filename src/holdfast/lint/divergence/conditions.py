@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 
 #: Conditions in normal form, each with whether it holds.
@@ -13,6 +14,14 @@ _NORMAL_FORMS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.In: ("in", True), ast.NotIn: ("in", False), ast.Gt: (">", True), ast.LtE: (">", False),
     ast.Lt: ("<", True), ast.GtE: ("<", False),
 }  # fmt: skip
+#: Tests of settings by which a model is whole on each rank, or sharded.
+_WHOLE = re.compile(r"NO_SHARD|(?:^|[_. ])(?:use_|enable_)?ddp(?:$|[_. )])", re.IGNORECASE)
+_SHARDED = re.compile(r"^(?:if )?[\w.]*(?:fsdp|zero_?3|shard)\w*$", re.IGNORECASE)
+
+
+def is_whole_by(text: str, *, answer: bool) -> bool:
+    """Return True if a test with this answer says that the model is whole on each rank."""
+    return (_WHOLE if answer else _SHARDED).search(text) is not None
 
 
 @lru_cache(maxsize=256)

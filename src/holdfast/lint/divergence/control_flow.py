@@ -29,7 +29,7 @@ from holdfast.lint.abstract_domain.effects import (
 )
 from holdfast.lint.abstract_domain.values import TaintKind, is_rank_only, taint_kinds
 from holdfast.lint.divergence.call_sites import is_wrapper_call, reported_line
-from holdfast.lint.divergence.conditions import Conditions
+from holdfast.lint.divergence.conditions import Conditions, is_whole_by
 from holdfast.lint.divergence.futures import (
     FUNCTION_TARGETS,
     Block,
@@ -51,9 +51,6 @@ from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_pa
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
 _MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
-#: Tests of settings by which a model is whole on each rank, or sharded.
-_WHOLE = re.compile(r"NO_SHARD|(?:^|[_. ])(?:use_|enable_)?ddp(?:$|[_. )])", re.IGNORECASE)
-_SHARDED = re.compile(r"^if [\w.]*(?:fsdp|zero_?3|shard)\w*$", re.IGNORECASE)
 _BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
@@ -219,10 +216,7 @@ def _is_whole(op: Operation | None, facts: Sequence[tuple[str, bool]]) -> bool:
         op is not None
         and op.kind == "sharded"
         and op.may_not_wait
-        and any(
-            (answer and _WHOLE.search(text)) or (not answer and _SHARDED.search(text))
-            for text, answer in facts
-        )
+        and any(is_whole_by(text, answer=answer) for text, answer in facts)
     )
 
 

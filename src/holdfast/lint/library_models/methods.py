@@ -521,7 +521,8 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
     "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
     "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "get": _get, "map": _map,
-    "format": _format, "items": _items, "keys": _keys, "values": _values, "start": _start, "apply": _apply,
+    "format": _format, "items": _items, "keys": _keys, "values": _values, "start": _start,
+    "apply": _apply,
     "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,

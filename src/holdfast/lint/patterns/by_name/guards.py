@@ -13,9 +13,9 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
-from holdfast.lint.divergence.conditions import conditions_of_side
+from holdfast.lint.divergence.conditions import conditions_of_side, is_whole_by
 from holdfast.lint.patterns.by_name.local_values import LocalValues
-from holdfast.lint.patterns.by_name.names import RUNS_ONE_RANK, is_rank_test
+from holdfast.lint.patterns.by_name.names import RUNS_ONE_RANK, SHARDED_CALLS, is_rank_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit
 from holdfast.lint.sources.modules import FUNCTIONS
@@ -119,6 +119,14 @@ class _FunctionGuards:
             for at, parameter in enumerate(argument.arg for argument in function.args.args)
         )
 
+    def _is_whole(self, guard: _Guard, entered: EnteredCall) -> bool:
+        """Return True for I/O of a model, where a test says that the model is not sharded."""
+        return entered.name in SHARDED_CALLS and any(
+            is_whole_by(ast.unparse(parent.test), answer=child in parent.body)
+            for parent, child in self.unit.ancestors(guard.node)
+            if isinstance(parent, ast.If) and child is not parent.test
+        )
+
     def _branch(
         self, guard: _Guard, entered: EnteredCall | None, kind: TaintKind
     ) -> Divergence | None:
@@ -193,7 +201,7 @@ class _FunctionGuards:
             RUNS_ONE_RANK.search(ast.unparse(decorator)) for decorator in function.decorator_list
         ):
             return None
-        if self._is_known_parameter(node.test):
+        if self._is_known_parameter(node.test) or self._is_whole(guard, entered):
             return None
         location, guard_location = unit.location(at), unit.location(node)
         text = ast.unparse(node.test)
