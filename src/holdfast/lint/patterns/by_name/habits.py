@@ -44,6 +44,7 @@ _PATH_NAME = re.compile(
     r"|timestamp|time_?str|checkpoint_name|ckpt_name)s?$",
     re.IGNORECASE,
 )
+_CLOCK_NAME = re.compile(r"timestamp|time_?str", re.IGNORECASE)
 _PROCESS_VALUE = re.compile(
     r"\btime\.(?:time|time_ns)\(\)|\btime\.strftime\(|datetime\.(?:now|utcnow|today)\(\)"
     r"|\buuid\.?\w*\(\)|\bstrftime\(|token_hex\(|\brandom\.randint\(|get_timestamp\(\)"
@@ -147,6 +148,7 @@ def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
         or not _PATH_NAME.search(last_name(target))
         or not _PROCESS_VALUE.search(text)
         or re.search(r"broadcast|rank|temp|tmp", text)
+        or (_CLOCK_NAME.search(last_name(target)) and not _is_part_of_path(unit, target))
         or any(
             isinstance(parent, ast.If) and is_rank_test(unit, parent.test)
             for parent, _ in unit.ancestors(node)
@@ -170,6 +172,28 @@ def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
             f"`{name}` contains the time or a random number of this process: each rank may use "
             "another one; broadcast that of rank 0",
         )
+
+
+def _is_part_of_path(unit: Unit, target: ast.expr) -> bool:
+    """Return True if a time becomes part of a path, other than that of a log file."""
+    name = ast.unparse(target)
+    paths = [
+        node.value
+        for node in unit.nodes
+        if isinstance(node, ast.Assign) and _PATH_NAME.search(last_name(node.targets[0]))
+        if node.targets[0] is not target
+    ]
+    paths += [
+        passed
+        for call in unit.calls
+        if last_name(call.func) in ("makedirs", "mkdir", "save", "open", "Path")
+        for passed in call.args
+    ]
+    return any(
+        isinstance(inner, (ast.Name, ast.Attribute)) and ast.unparse(inner) == name
+        for path in paths
+        for inner in ast.walk(path)
+    )
 
 
 def _number(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
