@@ -69,11 +69,17 @@ def _uses_nccl(call: ast.Call) -> bool:
 
 def _is_script(module: Module) -> bool:
     """Return True for a script that is started directly and is not a test."""
-    return not PurePath(module.file).name.startswith(("test_", "conftest")) and any(
-        isinstance(statement, ast.If)
-        and ast.unparse(statement.test).replace("'", '"') == '__name__ == "__main__"'
-        for statement in module.tree.body
-    )
+    if PurePath(module.file).name.startswith(("test_", "conftest")) or not module.tree.body:
+        return False
+    match module.tree.body[-1]:
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name))) if name in module.names:
+            return True  # a program whose last line is ``main()``
+        case _:
+            return any(
+                isinstance(statement, ast.If)
+                and ast.unparse(statement.test).replace("'", '"') == '__name__ == "__main__"'
+                for statement in module.tree.body
+            )
 
 
 def _with_imports(start: Module, names: SymbolTable) -> list[Module]:

@@ -27,7 +27,8 @@ RULE = Rule(
     what_it_does=(
         "Finds collectives with `async_op=True`, isend and irecv whose handle is dropped or never "
         "read, although the buffer is used afterwards, and buffers that are used before the handle "
-        "is awaited. Callers of functions that return a handle, always or depending on an option, are checked too."
+        "is awaited. Callers of functions that return a handle, always or depending on an option, "
+        "are checked too."
     ),
     known_misses=(
         "Handles in a list that is never iterated, or that are awaited on some paths only. A "
