@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
@@ -137,6 +139,18 @@ def _selects_one_rank(branch: Branch) -> bool:
     )
 
 
+def _waiting_ranks(branch: Branch) -> tuple[Branch, Operation] | None:
+    """Return the test and the collective in which one side waits for the other's work."""
+    sides = (branch.yes, branch.no)
+    first = [next((op for op, _ in iter_operations(side)), None) for side in sides]
+    ops = [op for op in first if op is not None and op.kind == "collective"]
+    if len(ops) != 1:
+        return None
+    test = branch.text.removeprefix("if ")
+    text = branch.text if first[0] is None else f"if not ({test})"
+    return replace(branch, text=text), ops[0]
+
+
 class _WorkWalker:
     """Walk a path and remember the work of one rank until the next collective."""
 
@@ -185,21 +199,15 @@ class _WorkWalker:
             works = ["work" in summarize_path(side).tags for side in sides]
             if works[0] != works[1]:
                 one_rank_branch = branch
-            elif not any(works):
-                self._enter_turns(sides, branch)
+        before, selects = self._waiting, _selects_one_rank(branch)
         for side in sides:
             self.walk(side, one_rank_branch, outer_call)
+        if one_rank_branch is None and selects and before is None:
+            self._waiting = _waiting_ranks(branch)
 
     @property
     def _expects_collective(self) -> bool:
         return self.work is not None or self._waiting is not None
-
-    def _enter_turns(self, sides: Sequence[Sequence[Effect]], branch: Branch) -> None:
-        """Remember ranks that wait here until the others, in a second test, enter the same."""
-        first = [next((op for op, _ in iter_operations(side)), None) for side in sides]
-        ops = [op for op in first if op is not None and op.kind == "collective"]
-        if len(ops) == 1:
-            self._waiting = (branch, ops[0]) if self._waiting is None else None
 
     def _walk_block(
         self, effect: Effect, one_rank_branch: Branch | None, outer_call: SourceLine | None

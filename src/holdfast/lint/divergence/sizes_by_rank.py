@@ -70,18 +70,19 @@ def _assigned(block: Sequence[ast.stmt], name: str) -> ast.expr | None:
 
 def _size_kind(node: ast.expr, nodes: Sequence[ast.AST], depth: int = 0) -> str:
     """Return ``data`` if the size depends on data, ``fixed`` for a constant, or nothing."""
+    kind = ""
     match node:
         case ast.ListComp(generators=[ast.comprehension(iter=over, ifs=tests)]):
             fixed = isinstance(over, (ast.List, ast.Tuple)) or _is_constant_range(over)
-            return "" if fixed and not tests else "data"
+            kind = "" if fixed and not tests else "data"
         case ast.List(elts=elements):
-            return "" if any(isinstance(each, ast.Starred) for each in elements) else "fixed"
+            kind = "" if any(isinstance(each, ast.Starred) for each in elements) else "fixed"
         case ast.BinOp(left=ast.List(), op=ast.Mult(), right=ast.Constant()):
-            return "fixed"
+            kind = "fixed"
         case ast.Call(func=ast.Name(id="list" | "sorted"), args=[over, *_]):
-            return "" if isinstance(over, (ast.List, ast.Tuple)) else "data"
+            kind = "" if isinstance(over, (ast.List, ast.Tuple)) else "data"
         case ast.Call(func=ast.Attribute(value=inner, attr=method), args=arguments):
-            return _size_of_call(inner, method, arguments, nodes, depth)
+            kind = _size_of_call(inner, method, arguments, nodes, depth)
         case ast.Name(id=name) if depth < _MAX_DEPTH:
             values = [
                 each.value
@@ -90,9 +91,10 @@ def _size_kind(node: ast.expr, nodes: Sequence[ast.AST], depth: int = 0) -> str:
                 and isinstance(each.targets[0], ast.Name)
                 and each.targets[0].id == name
             ]
-            return _size_kind(values[0], nodes, depth + 1) if len(values) == 1 else ""
+            kind = _size_kind(values[0], nodes, depth + 1) if len(values) == 1 else ""
         case _:
-            return ""
+            pass
+    return kind
 
 
 def _size_of_call(

@@ -6,7 +6,6 @@ import ast
 import re
 
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.effects import Marker, Operation
 from holdfast.lint.abstract_domain.values import Value, is_rank_only
 from holdfast.lint.abstract_state.abstract_objects import library_class_names
 from holdfast.lint.abstract_state.arguments import LibraryCall
@@ -91,16 +90,27 @@ def _record_local_norm(state: InterpreterState, call: LibraryCall) -> None:
 
 def _record_lone_step(state: InterpreterState, call: LibraryCall) -> None:
     control = call.frame.control
-    trains_alone = any(
-        isinstance(effect, Operation | Marker) and effect.name == "backward"
-        for effect in call.frame.effects
-    )
-    if control and is_rank_only(control) and not trains_alone:
+    if control and is_rank_only(control) and not _follows_backward(call):
         message = (
             f"`{state.unparse(call.node)}` runs only on some ranks ({control[0].text}): weights or "
             "learning rates of the ranks drift apart"
         )
         _record(state, call, _STATE, message)
+
+
+def _follows_backward(call: LibraryCall) -> bool:
+    """Return True if the innermost block around a step runs backward: all of training is there."""
+    block: list[ast.stmt] = getattr(call.frame.tree, "body", [])
+    for node in ast.walk(call.frame.tree):
+        for field in ("body", "orelse"):
+            inner = getattr(node, field, None)
+            if isinstance(inner, list) and any(call.node in ast.walk(each) for each in inner):
+                block = inner  # ast.walk yields outer blocks first
+    return any(
+        isinstance(each, ast.Attribute) and each.attr == "backward"
+        for statement in block
+        for each in ast.walk(statement)
+    )
 
 
 def _record_generation(state: InterpreterState, call: LibraryCall) -> None:

@@ -18,6 +18,9 @@ _SCALES = re.compile(
     re.IGNORECASE,
 )
 
+#: A loss that is a mean over the rank's own samples.
+_AVERAGES_LOSS = re.compile(r"loss\w* = .*(?:\.mean\(\)|(?:cross_entropy|mse_loss|nll_loss)\()")
+
 
 def find_lost_shares(modules: Collection[Module], names: SymbolTable) -> Iterator[Divergence]:
     """Yield sums over all ranks in modules that never mention the number of ranks."""
@@ -43,6 +46,8 @@ def _message(scope: CodeScope, call: ast.Call) -> str:
         return ""
     text = ast.unparse(tensor)
     if isinstance(tensor, ast.Attribute) and text.endswith((".grad", ".grad.data")):
+        if not _AVERAGES_LOSS.search(scope.module.text) or ".step(" not in scope.module.text:
+            return ""
         return (
             f"`{text}` becomes the sum of the gradients of all ranks, and nothing divides it by "
             "their number: the step grows with the number of ranks"
