@@ -221,3 +221,88 @@ def test_a_lost_part_is_found(name):
 @pytest.mark.parametrize("name", SILENT)
 def test_correct_code_is_silent(name):
     assert kinds_of(SILENT[name]) == []
+
+
+LOOPS = """\
+import contextlib
+import torch.distributed as dist
+from accelerate import Accelerator
+from lightning.pytorch import Callback
+"""
+LONE = {
+    "a flag to stop": """
+class Stop(Callback):
+    def on_validation_end(self, trainer, module):
+        if not trainer.is_global_zero:
+            return
+        if self.client.spent() > 3:
+            trainer.should_stop = True
+""",
+    "a context that one rank enters": """
+@contextlib.contextmanager
+def on_main():
+    if dist.get_rank() == 0:
+        yield
+""",
+}
+SHARED = {
+    "a flag that all ranks agree on": """
+class Stop(Callback):
+    def on_validation_end(self, trainer, module):
+        if trainer.is_global_zero and self.client.spent() > 3:
+            trainer.should_stop = True
+        trainer.should_stop = trainer.strategy.broadcast(trainer.should_stop)
+""",
+    "a flag of all ranks": """
+class Stop(Callback):
+    def on_validation_end(self, trainer, module):
+        if trainer.global_step > 300:
+            trainer.should_stop = True
+""",
+    "a context that ranks enter in turn": """
+@contextlib.contextmanager
+def main_first():
+    if dist.get_rank() != 0:
+        dist.barrier()
+    yield
+    if dist.get_rank() == 0:
+        dist.barrier()
+""",
+    "two ways to enter": """
+@contextlib.contextmanager
+def on_main():
+    if dist.get_rank() == 0:
+        yield True
+    else:
+        yield False
+""",
+}
+GENERATED = """
+def run(model, loader):
+    accelerator = Accelerator()
+    for batch in loader:
+        ids = accelerator.unwrap_model(model).generate(**batch, max_new_tokens=64)
+        %s
+"""
+
+
+@pytest.mark.parametrize("text", LONE.values(), ids=LONE)
+def test_what_one_rank_alone_decides_is_found(text):
+    assert kinds_of(LOOPS + text) == ["habit-branch"]
+
+
+@pytest.mark.parametrize("text", SHARED.values(), ids=SHARED)
+def test_what_all_ranks_decide_is_silent(text):
+    assert kinds_of(LOOPS + text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("accelerator.gather(ids)", 1),
+        ("accelerator.gather(accelerator.pad_across_processes(ids, dim=1))", 0),
+    ],
+)
+def test_generated_sequences_are_padded_before_they_are_gathered(text, count):
+    program = program_from_sources({"main": ("main.py", LOOPS + GENERATED % text)})
+    assert [each.kind for each in program.analyze()] == ["shape"] * count
