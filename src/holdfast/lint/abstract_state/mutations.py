@@ -59,8 +59,9 @@ def mutate(
         and frame.function is not None
         and owner.id not in frame.function.parameters
     ):
-        # all ranks that continue here have it
-        control = tuple(source for source in control if source not in frame.exited)
+        # all ranks that did not leave the function have it
+        left = [source for source in frame.exited if source not in frame.skipped]
+        control = tuple(source for source in control if source not in left)
     if (
         control
         and is_rank_only(control)
