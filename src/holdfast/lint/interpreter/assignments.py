@@ -36,6 +36,7 @@ from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.library_models.framework_loops import record_flag
 from holdfast.lint.sources.modules import Function, dotted_name
 
 _SIMPLE_NODES = (
@@ -127,6 +128,7 @@ def _assign_attribute(
     state: InterpreterState, frame: Frame, target: ast.Attribute, value: Value
 ) -> None:
     owner = state.evaluate(frame, target.value)
+    record_flag(state, frame, target, value)
     control = frame.write_control(dotted_name(target))
     arguments = taint_value(value, control)
     frame.scope.names[dotted_name(target)] = arguments
