@@ -157,7 +157,11 @@ def _key_taint(state: InterpreterState, frame: Frame, node: ast.Subscript) -> Ta
     """Return why the keys of a dict differ between ranks: a key comes from rank-local data."""
     if dict_entries(state.evaluate(frame, node.value)) is None:
         return ()
-    key = state.evaluate(frame, node.slice)
+    return key_taint(state, frame, state.evaluate(frame, node.slice), node)
+
+
+def key_taint(state: InterpreterState, frame: Frame, key: Value, node: ast.AST) -> Taint:
+    """Return why the keys of a dict, or the elements of a set, differ in number with this one."""
     batch_taint = state.taint_source(frame, TaintKind.DATA, node) if BATCH in key.objects else ()
     return merge_taint(
         tuple(source for source in key.content if source.kind is TaintKind.DATA), batch_taint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.values import Taint, Value, is_rank_only
+from holdfast.lint.abstract_domain.values import Taint, Value, is_rank_only, merge_taint
 from holdfast.lint.abstract_state.abstract_objects import Instance
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -21,18 +21,36 @@ def record_lone_stop(
     state: InterpreterState, frame: Frame, target: ast.Attribute, value: Value
 ) -> None:
     """Record a flag that stops the loop of a library's trainer on some ranks only."""
-    control = frame.control
-    if target.attr not in _STOP_FLAGS or value.const is not True or not control:
+    if target.attr not in _STOP_FLAGS or value.const is False or value.agreed:
         return
+    control = merge_taint(frame.control, value.content)
     owner = state.evaluate(frame, target.value)
-    text = frame.scope.module.text
-    if owner.objects_of(Instance) or not any(name in text for name in _FRAMEWORKS):
+    module = frame.scope.module
+    if (
+        not control
+        or owner.objects_of(Instance)
+        or not any(name in module.text for name in _FRAMEWORKS)
+        or _is_agreed_later(module.tree, target.attr)
+    ):
         return
     message = (
         f"`{state.unparse(target)}` is set only on some ranks ({control[0].text}): they leave the "
         "loop of the trainer, and the others wait in the next backward; agree on it first"
     )
     _record(state, frame, target, control, message)
+
+
+def _is_agreed_later(module: ast.Module, flag: str) -> bool:
+    """Return True for ``trainer.flag = agree(trainer.flag)`` somewhere in the file."""
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and any(isinstance(name, ast.Attribute) and name.attr == flag for name in node.targets)
+        and any(
+            isinstance(read, ast.Attribute) and read.attr == flag for read in ast.walk(node.value)
+        )
+        for node in ast.walk(module)
+    )
 
 
 def record_lone_yield(

@@ -25,6 +25,7 @@ from holdfast.lint.abstract_domain.values import (
     combine_values,
     constant_value,
     is_none,
+    is_rank_only,
     join_values,
     merge_content,
     merge_taint,
@@ -113,6 +114,8 @@ class ExpressionEvaluator:
             frame.yields.append(replace(over, items=None, length=length, order=order))
         else:
             objects = tuple(obj for obj in value.objects if not isinstance(obj, TupleElements))
+            if control and is_rank_only(control):  # each rank yields its share of the data
+                objects = (BATCH, *objects)
             order = frame.loop_order
             frame.yields.append(replace(value, length=control, order=order, objects=objects))
         return UNKNOWN

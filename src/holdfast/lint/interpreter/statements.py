@@ -72,6 +72,7 @@ from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
 from holdfast.lint.library_models.classes import UNSHARDED
+from holdfast.lint.library_models.training_steps import record_loss
 from holdfast.lint.sources.modules import last_name
 
 _MAX_TEXT = 200
@@ -372,6 +373,7 @@ class StatementExecutor:
     def _return(self, frame: Frame, node: ast.Return) -> None:
         value = self.state.evaluate(frame, node.value)
         self.recorder.check_return(frame, node, value)
+        record_loss(self.state, frame, node)
         frame.returned_values.append(value)
         frame.exit_facts.append(frame.facts)
         frame.returns.append(taint_value(value, frame.own_control))

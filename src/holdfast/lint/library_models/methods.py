@@ -51,7 +51,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
     open_entry,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
-from holdfast.lint.abstract_state.mutations import mutate, sort_in_place, updated_dict
+from holdfast.lint.abstract_state.mutations import (
+    key_taint,
+    mutate,
+    sort_in_place,
+    updated_dict,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
@@ -169,6 +174,8 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
             element_length=without_kinds(inner, RANK_OR_SELECTED),
         )
         added = merge_length(values) if call.name in ("update", "extend") else ()
+        if call.name in ("setdefault", "add"):
+            added = key_taint(state, call.frame, call.first(), call.node)
         mutate(
             state,
             call.frame,
