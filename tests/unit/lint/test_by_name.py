@@ -498,6 +498,195 @@ HABITS = {
             dist.all_gather_object(parts, torch.cat(scores))
         """,
     ),
+    "an unseeded shuffle before a share": (
+        """\
+        import random
+        import torch.distributed as dist
+
+        def share(data, epoch):
+            random.shuffle(data)  # found
+            return data[dist.get_rank() :: dist.get_world_size()]
+        """,
+        """\
+        import random
+        import torch.distributed as dist
+
+        def share(data, epoch):
+            random.Random(epoch).shuffle(data)
+            return data[dist.get_rank() :: dist.get_world_size()]
+        """,
+    ),
+    "a loader of a dataset that is not partitioned": (
+        """\
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader
+        from engine import Rows
+
+        def loader(path):
+            dist.init_process_group("nccl")
+            rows = Rows(path, shuffle=True)
+            return DataLoader(rows, num_workers=4)  # found
+        """,
+        """\
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader
+        from engine import Rows
+
+        def loader(path):
+            dist.init_process_group("nccl")
+            rows = Rows(path, shuffle=True, partition=True)
+            return DataLoader(rows, num_workers=4)
+        """,
+    ),
+    "rank 0 as root of a group": (
+        """\
+        import torch.distributed as dist
+
+        def share(seed, ranks):
+            part = dist.new_group(ranks)
+            dist.broadcast(seed, src=0, group=part)  # found
+        """,
+        """\
+        import torch.distributed as dist
+
+        def share(seed, ranks):
+            part = dist.new_group(backend="gloo")
+            dist.broadcast(seed, src=0, group=part)
+        """,
+    ),
+    "the first rank of each host as root": (
+        """\
+        import torch.distributed as dist
+
+        def share(groups, seed, size):
+            members = list(range(1, 8, size))
+            leaders = groups.of(members)
+            dist.broadcast(seed, src=0, group=leaders)  # found
+        """,
+        """\
+        import torch.distributed as dist
+
+        def share(groups, seed, size):
+            members = list(range(0, 8, size))
+            leaders = groups.of(members)
+            dist.broadcast(seed, src=0, group=leaders)
+        """,
+    ),
+    "a folder by the time": (
+        """\
+        import os, time
+        import torch.distributed as dist
+
+        def start(folder):
+            dist.barrier()
+            timestamp = time.strftime("%H%M%S")  # found
+            run = os.path.join(folder, timestamp)
+            return run
+        """,
+        """\
+        import os, time
+        import torch.distributed as dist
+
+        def start(folder):
+            dist.barrier()
+            timestamp = time.strftime("%H%M%S")
+            log_file = os.path.join(folder, timestamp)
+            print(timestamp)
+            return log_file
+        """,
+    ),
+    "a gather of unpadded counts": (
+        """\
+        import torch
+        import torch.distributed as dist
+
+        def collect(loader, parts, width):
+            counts = []
+            for batch in loader:
+                counts.append(len(batch))
+            counts = torch.tensor(counts)
+            counts = torch.cat([counts, torch.ones(1)])
+            dist.all_gather_into_tensor(parts, counts)  # found
+        """,
+        """\
+        import torch
+        import torch.distributed as dist
+
+        def collect(loader, parts, width):
+            counts = []
+            for batch in loader:
+                counts.append(len(batch))
+            counts = torch.tensor(counts)
+            counts = torch.cat([counts, torch.full((width - len(counts),), -1)])
+            dist.all_gather_into_tensor(parts, counts)
+        """,
+    ),
+    "a barrier of a group by a rank in the job": (
+        """\
+        import torch.distributed as dist
+
+        def merge(mesh, stats, rank):
+            if dist.get_rank() == mesh.first:
+                combine(stats, mesh.group("columns"))  # found
+
+        def combine(stats, group):
+            dist.barrier(group=group)
+        """,
+        """\
+        import torch.distributed as dist
+
+        def merge(mesh, stats, rank):
+            if dist.get_rank(mesh.group("rows")) == 0:
+                combine(stats, mesh.group("columns"))
+
+        def combine(stats, group):
+            dist.barrier(group=group)
+        """,
+    ),
+    "an exit by the rank's batch": (
+        """\
+        import torch.distributed as dist
+
+        def train(step, batches):
+            for batch, valid_mask in batches:
+                if not valid_mask:
+                    continue  # found
+                step(batch)
+                dist.barrier()
+        """,
+        """\
+        import torch.distributed as dist
+
+        def train(step, batches, valid_data=None):
+            for batch in batches:
+                if not valid_data:
+                    continue
+                step(batch)
+                dist.barrier()
+        """,
+    ),
+    "an exit of all ranks but one": (
+        """\
+        import os
+        import torch.distributed as dist
+
+        def export(self, model):
+            if self.proc_rank != 0:
+                return  # found
+            os.environ["MASTER_PORT"] = "1"
+            dist.barrier()
+        """,
+        """\
+        import os
+        import torch.distributed as dist
+
+        def export(self, model):
+            if self.proc_rank != 0:
+                return
+            os.environ["WORLD_SIZE"] = "1"
+            dist.barrier()
+        """,
+    ),
 }
 
 

@@ -33,6 +33,7 @@ class Divergence(msgspec.Struct, frozen=True):
     or other text for the message. ``unproved``: the other ranks may
     enter the collective elsewhere (:data:`HAS_PARTNER`), or have created the group already
     (:data:`MAY_EXIST`). ``by_name``: it rests on names, so that it is reported as a note.
+    ``conditional``: a test of unknown answer in a called function decides if it enters ``op``.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Divergence(msgspec.Struct, frozen=True):
     barrier: bool = False
     unproved: str = ""
     by_name: bool = False
+    conditional: bool = False
 
     @property
     def op_kind(self) -> str:

@@ -176,6 +176,8 @@ EffectPath = tuple[Effect, ...]
 PROCESS_EXIT, UNSHARED_EXIT = "exit", "single process"
 #: Functions that end the process.
 PROCESS_EXITS = frozenset({"sys.exit", "os._exit", "exit", "quit"})
+#: The marker for a process that makes itself a job of its own: ``os.environ["WORLD_SIZE"] = "1"``.
+SINGLE_JOB = "single job"
 #: The marker for the block of a context manager.
 YIELD_MARKER = "yield"
 #: Maximum number of events to walk in one program, as nested calls multiply.

@@ -140,6 +140,33 @@ class DictEntries(msgspec.Struct, frozen=True, eq=False):
         return hash(tuple(self.entries))
 
 
+class OpenDict(msgspec.Struct, frozen=True, eq=False):
+    """A dict or configuration of which some entries are known: ``config["rank"] = rank``.
+
+    ``rest`` is the container as it was before them: what holds of the other entries. Made by
+    :func:`open_dict_of`; ``depth`` and ``signature`` as in :class:`DictEntries`.
+    """
+
+    entries: dict[str, Value]
+    rest: Value
+    depth: int = 1
+    signature: Hashable = None
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, OpenDict)
+            and other.entries == self.entries
+            and other.rest == self.rest
+        )
+
+    def __hash__(self) -> int:
+        return hash((OpenDict, *self.entries))
+
+
+#: Dicts with known entries.
+DICTS = (DictEntries, OpenDict)
+
+
 class NumberTypes(msgspec.Struct, frozen=True):
     """A number of another type on some ranks: ``1.0 if rank == 0 else 0``."""
 
@@ -323,9 +350,8 @@ def _weak(sources: Taint) -> Taint:
 
 def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ...]:
     """Return the objects of all values, without those of single sites if there are many."""
-    objects = _join_dicts(
-        tuple(dict.fromkeys([obj for value in candidates for obj in value.objects])), selector
-    )
+    objects = tuple(dict.fromkeys([obj for value in candidates for obj in value.objects]))
+    objects = _join_open_dicts(_join_dicts(objects, selector), selector)
     if len(objects) > MAX_OBJECTS:
         objects = _without_sites(objects)
     if (
@@ -377,24 +403,50 @@ def _join_dicts(objects: tuple[Any, ...], selector: Taint) -> tuple[Any, ...]:
     return (dict_of(entries), *(obj for obj in objects if not isinstance(obj, DictEntries)))
 
 
+def _join_open_dicts(objects: tuple[Any, ...], selector: Taint) -> tuple[Any, ...]:
+    """Merge dicts of which some entries are known into one."""
+    dicts = [obj for obj in objects if isinstance(obj, OpenDict)]
+    if len(dicts) < 2:
+        return objects
+    names = dict.fromkeys(name for each in dicts for name in each.entries)
+    entries = {
+        name: join_values([each.entries.get(name, each.rest) for each in dicts], selector)
+        for name in names
+    }
+    rest = join_values([each.rest for each in dicts])
+    return (open_dict_of(entries, rest), *(obj for obj in objects if not isinstance(obj, OpenDict)))
+
+
 def dict_of(entries: dict[str, Value]) -> DictEntries:
     """Return a dict with these entries; below a few levels, those of nested dicts are unknown."""
+    return DictEntries(*_without_deep_entries(entries))
+
+
+def open_dict_of(entries: dict[str, Value], rest: Value) -> OpenDict:
+    """Return a dict of which these entries are known, as :func:`dict_of`."""
+    entries, depth = _without_deep_entries(entries)
+    return OpenDict(entries, rest, depth)
+
+
+def _without_deep_entries(entries: dict[str, Value]) -> tuple[dict[str, Value], int]:
+    """Return the entries without those of deeply nested dicts, and how deeply they are nested."""
     depths = {name: _nesting(value) for name, value in entries.items() if value.objects}
-    if max(depths.values(), default=0) < _MAX_NESTING:
-        return DictEntries(entries, 1 + max(depths.values(), default=0))
+    depth = 1 + max(depths.values(), default=0)
+    if depth <= _MAX_NESTING:
+        return entries, depth
     shallow = {
         name: _without_entries(value) if depths.get(name, 0) >= _MAX_NESTING else value
         for name, value in entries.items()
     }
-    return DictEntries(shallow, _MAX_NESTING)
+    return shallow, _MAX_NESTING
 
 
 def _nesting(value: Value) -> int:
-    return max((obj.depth for obj in value.objects if isinstance(obj, DictEntries)), default=0)
+    return max((obj.depth for obj in value.objects if isinstance(obj, DICTS)), default=0)
 
 
 def _without_entries(value: Value) -> Value:
-    others = dict.fromkeys(obj for obj in value.objects if not isinstance(obj, DictEntries))
+    others = dict.fromkeys(obj for obj in value.objects if not isinstance(obj, DICTS))
     objects = tuple(others | {UNKNOWN_OBJECT: None})
     return msgspec.structs.replace(value, objects=objects)
 

@@ -14,6 +14,7 @@ from holdfast.lint.abstract_domain.values import (
     RANK_OR_SELECTED,
     DictEntries,
     NumberTypes,
+    OpenDict,
     SitedObject,
     Taint,
     TaintKind,
@@ -215,6 +216,16 @@ def dict_entries(value: Value) -> dict[str, Value] | None:
     """Return the known entries of a dict by key; None if it is not known to be one dict."""
     entries = [obj.entries for obj in value.objects_of(DictEntries)]
     return entries[0] if len(entries) == 1 else None
+
+
+def open_entry(value: Value, key: str) -> tuple[Value | None, Value]:
+    """Return the entry of a dict of which only some are known, and what holds of the others.
+
+    The entry is None if it is not known, and other values are returned unchanged.
+    """
+    for obj in value.objects_of(OpenDict):
+        return obj.entries.get(key), obj.rest
+    return None, value
 
 
 #: The rank that the launcher assigns: differs between ranks, and is set and >= 0 on all or none.

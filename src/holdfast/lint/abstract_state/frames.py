@@ -49,6 +49,7 @@ class Frame:
     join_depth, loop_depth, try_depth: nesting of ``with model.join()``, loops and ``try`` blocks
     single_process_depth: nesting of tests that only a single process passes
     pads_rounds: it adds iterations to match other ranks
+    assigned_under: why not all ranks assign a local variable, where it was assigned last
     exit_facts, yield_facts: facts where it returns, and where a context manager yields
     entered_facts: facts in the block of the context manager that was called last
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
@@ -84,6 +85,7 @@ class Frame:
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
     element_names: set[str] = field(default_factory=set)
+    assigned_under: dict[str, Taint] = field(default_factory=dict)
     loop_order: Taint = ()
     in_tried_loop: bool = False
     used_names: set[str] = field(default_factory=set)

@@ -11,11 +11,15 @@ from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
     NO_CONSTANT,
     DictEntries,
+    OpenDict,
     Taint,
     TaintKind,
     Value,
+    dict_of,
     is_rank_only,
+    join_values,
     merge_taint,
+    open_dict_of,
     persistent_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
@@ -30,7 +34,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     mark_contained,
     model_outputs,
 )
-from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.shares import grows_on_both_sides
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -59,8 +63,9 @@ def mutate(
         and frame.function is not None
         and owner.id not in frame.function.parameters
     ):
-        # all ranks that continue here have it
-        control = tuple(source for source in control if source not in frame.exited)
+        # all ranks that continue here have it, or that assigned it
+        passed = (*frame.exited, *frame.assigned_under.get(owner.id, ()))
+        control = tuple(source for source in control if source not in passed)
     if (
         control
         and is_rank_only(control)
@@ -71,12 +76,17 @@ def mutate(
         objects = tuple(GuardedCallable(obj, guard=control) for obj in objects)
         control = ()
     contained = (
-        *(obj for obj in old.objects if not isinstance(obj, (DictEntries, TupleElements))),
+        *(
+            obj
+            for obj in old.objects
+            if not isinstance(obj, (DictEntries, TupleElements))
+            and not (isinstance(obj, OpenDict) and (value.content or control or objects))
+        ),
         *(
             obj
             for obj in objects
             if isinstance(
-                obj, (Instance, FunctionObject, ClassObject, GuardedCallable, DictEntries)
+                obj, (Instance, FunctionObject, ClassObject, GuardedCallable, DictEntries, OpenDict)
             )
         ),
         *model_outputs((Value(objects=objects),)),
@@ -96,6 +106,44 @@ def mutate(
     )
     if new != old:
         store_mutation(state, frame, owner, new)
+
+
+def with_entries(
+    container: Value, held: dict[str, Value], *, may_open: bool = False
+) -> DictEntries | OpenDict | None:
+    """Return a dict with new entries, apart from its others; None for other containers.
+
+    ``may_open``: also if no entry differs between ranks, where the others are unknown.
+    """
+    named = dict_entries(container)
+    if named is not None:
+        return dict_of(named | held)
+    for known in container.objects_of(OpenDict):
+        return open_dict_of(known.entries | held, known.rest)
+    differs = any(value.content or value.length or value.absent for value in held.values())
+    if not (differs or may_open) or container.items is not None:
+        return None
+    return None if container.objects_of(Instance) else open_dict_of(held, container)
+
+
+def updated_dict(container: Value, arguments: Arguments) -> DictEntries | OpenDict | None:
+    """Return a dict after ``update(**arguments)``; None for other containers."""
+    held: dict[str, Value] = dict(arguments.named)
+    others: list[Value] = [arguments.starred] if arguments.starred is not None else []
+    for value in arguments.positional:
+        named = dict_entries(value)
+        if named is not None:
+            held |= named
+            continue
+        others.append(value)
+        for known in value.objects_of(OpenDict):
+            held |= known.entries
+            others[-1] = known.rest
+    changed = with_entries(container, held)
+    if changed is None or not others:
+        return changed
+    rest = [changed.rest] if isinstance(changed, OpenDict) else []
+    return open_dict_of(changed.entries, join_values([*rest, *others]))
 
 
 def sort_in_place(state: InterpreterState, call: LibraryCall) -> None:

@@ -96,6 +96,8 @@ def _collect(body: Sequence[ast.stmt], alike: set[int]) -> dict[str, Counter[str
                 for name, _, node in _growth(child)
                 if name in added
             )
+        elif isinstance(statement, (ast.With, ast.AsyncWith)):
+            added = _collect(statement.body, alike)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
             child = statement.value if isinstance(statement, ast.Expr) else statement
             for name, what, _ in _growth(child):

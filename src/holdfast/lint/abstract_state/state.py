@@ -277,6 +277,10 @@ class InterpreterState:
         """Join a value into a variable of a module."""
         if self.in_tests and not module.is_test:
             return
+        written = module.set_by_functions.get(name)
+        module.set_by_functions[name] = (
+            value if written is None else join_values((written, reuse_methods(written, value)))
+        )
         old = module.variables.get(name)
         new = value if old is None else join_values((old, reuse_methods(old, value)))
         if new != old:

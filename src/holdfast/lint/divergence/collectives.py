@@ -167,11 +167,30 @@ def _new_group_members(state: InterpreterState, call: LibraryCall) -> str:
         return ""
     # a group of one rank needs no others: torch counts calls, not members
     is_single = ranks.items is not None and len(ranks.items) == 1
-    if ranks.content and taint_kinds(ranks.content) <= RANK_KINDS and not is_single:
+    varies = bool(ranks.content) and taint_kinds(ranks.content) <= RANK_KINDS and not is_single
+    if varies and not _is_created_for_all(state, call, varies=True):
         call.frame.add_effect(Marker("ranks", call.location, state.unparse(node), ranks.content))
+    elif not varies:
+        _is_created_for_all(state, call, varies=False)
     return ", ".join(f"{cls.name}.{name}" for cls, name in ranks.stored_in[:1]) or state.unparse(
         node
     )
+
+
+def _is_created_for_all(state: InterpreterState, call: LibraryCall, *, varies: bool) -> bool:
+    """Return True for a table of groups that all ranks fill in one order, at this time or another.
+
+    A rank then finds its own group in the table: ``if key not in groups: groups[key] = new_group``.
+    """
+    if not call.frame.lazily_created:
+        return False
+    key = ("<group table>", f"{call.frame.file}:{call.node.lineno}")
+    if varies:
+        state.summaries.record_read(*key)
+    elif key not in state.first_uses:
+        state.first_uses.add(key)
+        state.summaries.record_write(*key)
+    return key in state.first_uses
 
 
 def _record_differing_arguments(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 
 #: Conditions in normal form, each with whether it holds.
@@ -13,6 +14,14 @@ _NORMAL_FORMS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.In: ("in", True), ast.NotIn: ("in", False), ast.Gt: (">", True), ast.LtE: (">", False),
     ast.Lt: ("<", True), ast.GtE: ("<", False),
 }  # fmt: skip
+#: Tests of settings by which a model is whole on each rank, or sharded.
+_WHOLE = re.compile(r"NO_SHARD|(?:^|[_. ])(?:use_|enable_)?ddp(?:$|[_. )])", re.IGNORECASE)
+_SHARDED = re.compile(r"^(?:if )?[\w.]*(?:fsdp|zero_?3|shard)\w*$", re.IGNORECASE)
+
+
+def is_whole_by(text: str, *, answer: bool) -> bool:
+    """Return True if a test with this answer says that the model is whole on each rank."""
+    return (_WHOLE if answer else _SHARDED).search(text) is not None
 
 
 @lru_cache(maxsize=256)
@@ -22,7 +31,7 @@ def conjuncts_of(text: str) -> Conditions:
         node = ast.parse(text.removeprefix("if "), mode="eval").body
     except (SyntaxError, ValueError):  # the text was truncated
         return frozenset()
-    return frozenset(_normalize(operand) for operand in _operands(node))
+    return frozenset(normal_form(operand) for operand in _operands(node))
 
 
 def conditions_of_side(text: str, *, answer: bool) -> Conditions:
@@ -45,9 +54,10 @@ def _operands(node: ast.expr) -> list[ast.expr]:
     return node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
 
 
-def _normalize(node: ast.expr, *, holds: bool = True) -> tuple[str, bool]:
+def normal_form(node: ast.expr, *, holds: bool = True) -> tuple[str, bool]:
+    """Return the normal form of a test, and whether it must hold for the test to hold."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return _normalize(node.operand, holds=not holds)
+        return normal_form(node.operand, holds=not holds)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _NORMAL_FORMS:
         comparison, same = _NORMAL_FORMS[type(node.ops[0])]
         against = ast.unparse(node.comparators[0])

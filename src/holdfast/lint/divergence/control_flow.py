@@ -12,6 +12,7 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXIT,
+    SINGLE_JOB,
     UNSHARED_EXIT,
     Branch,
     Effect,
@@ -28,7 +29,7 @@ from holdfast.lint.abstract_domain.effects import (
 )
 from holdfast.lint.abstract_domain.values import TaintKind, is_rank_only, taint_kinds
 from holdfast.lint.divergence.call_sites import is_wrapper_call, reported_line
-from holdfast.lint.divergence.conditions import Conditions
+from holdfast.lint.divergence.conditions import Conditions, is_whole_by
 from holdfast.lint.divergence.futures import (
     FUNCTION_TARGETS,
     Block,
@@ -44,7 +45,8 @@ from holdfast.lint.divergence.group_members import (
     is_leaders_collective,
 )
 from holdfast.lint.divergence.handlers import finally_divergences, handler_divergences
-from holdfast.lint.divergence.partners import is_retry, unproved_reason
+from holdfast.lint.divergence.implications import excluded_conditions
+from holdfast.lint.divergence.partners import depends_on_unknown, is_retry, unproved_reason
 from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
@@ -84,7 +86,7 @@ class _PathComparison:
                     yield from self._branch(block, at, effect)
                     yield from _excluded_members(effect)
                     for side in (yes, no):
-                        inner = block.nested(unfold_early_exits(side), at)
+                        inner = block.side(side, at)
                         yield from self.divergences(inner, in_loop=in_loop, paired=paired)
                 case LoopEffect(body=body, orelse=after):
                     yield from _loop_divergences(effect)
@@ -126,7 +128,11 @@ class _PathComparison:
     # ---- branches
 
     def _branch(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
-        if not branch.taint or _selects_file_format(branch):
+        if (
+            not branch.taint
+            or _selects_file_format(branch)
+            or _tests_single_job(branch, block.path[:at])
+        ):
             return
         branch = drop_exclusive_branches(branch)
         rank_only = is_rank_only(branch.taint)
@@ -143,23 +149,12 @@ class _PathComparison:
                 yield _divergence_at("ranks", location, branch, (op, chain))
         elif same:
             yield from self._skipping_exits(branch, yes, no)
+        elif self._meets_under(
+            excluded_conditions(block.facts, branch), yes, no, rank_only=rank_only
+        ):
+            return
         else:
-            barrier = any(
-                op.name in _BARRIERS
-                for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
-            )
-            for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-                if is_retry(divergence, block.targets.next):
-                    continue
-                unproved = unproved_reason(divergence, branch) if rank_only else ""
-                if unproved:
-                    yield replace(divergence, unproved=unproved)
-                elif divergence.kind == "branch" and is_leaders_collective(
-                    divergence.op, divergence.sources, block.path[:at]
-                ):
-                    yield replace(divergence, kind="leaders")
-                else:
-                    yield divergence
+            yield from _unmatched_operations(block, at, branch)
 
     def _skipping_exits(self, branch: Branch, yes: Point, no: Point) -> Iterator[Divergence]:
         """Yield the first exit in a branch that leads past collectives of the other side."""
@@ -193,6 +188,38 @@ class _PathComparison:
 # ---- branches
 
 
+def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
+    """Yield the divergences of a branch whose sides enter different collectives."""
+    rank_only = is_rank_only(branch.taint)
+    barrier = any(
+        op.name in _BARRIERS
+        for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
+    )
+    for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
+        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, block.facts):
+            continue
+        unproved = unproved_reason(divergence, branch) if rank_only else ""
+        if unproved:
+            yield replace(divergence, unproved=unproved)
+        elif divergence.kind == "branch" and is_leaders_collective(
+            divergence.op, divergence.sources, block.path[:at]
+        ):
+            yield replace(divergence, kind="leaders")
+        else:
+            conditional = rank_only and depends_on_unknown(branch, divergence.op)
+            yield replace(divergence, conditional=conditional)
+
+
+def _is_whole(op: Operation | None, facts: Sequence[tuple[str, bool]]) -> bool:
+    """Return True for I/O of a model that may be sharded, where a test says that it is not."""
+    return (
+        op is not None
+        and op.kind == "sharded"
+        and op.may_not_wait
+        and any(is_whole_by(text, answer=answer) for text, answer in facts)
+    )
+
+
 def _divergence_at(
     kind: str,
     location: SourceLine,
@@ -207,6 +234,16 @@ def _divergence_at(
     op, chain = operation
     return Divergence(
         kind, location, branch.location, text, branch.taint, op, chain, detail, barrier
+    )
+
+
+def _tests_single_job(branch: Branch, before: EffectPath) -> bool:
+    """Return True for a test of a function that makes one rank a job of its own."""
+    return any(
+        isinstance(effect, FunctionCall)
+        and SINGLE_JOB in effect.callee.tags
+        and f"{effect.name}(" in branch.text
+        for effect in before[-2:]
     )
 
 

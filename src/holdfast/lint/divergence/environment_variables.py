@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import SINGLE_JOB, Marker
+from holdfast.lint.abstract_domain.values import Value
+from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.sources.modules import Module
 from holdfast.lint.sources.variable_names import is_unknown_variable, unknown_variables
 
@@ -16,6 +19,13 @@ if TYPE_CHECKING:
 
 #: A line that certainly refers to an environment and not to a table of names.
 _ENVIRONMENT = re.compile(r"\b(environ|env|putenv|setenv)\b")
+
+
+def add_variable(frame: Frame, location: SourceLine, name: str, value: Value | None) -> None:
+    """Record the assignment of an environment variable; with one process, the rank is alone."""
+    frame.add_effect(Marker("variable", location, name, frame.control))
+    if name == "WORLD_SIZE" and value is not None and value.const in (1, "1"):
+        frame.add_effect(Marker(SINGLE_JOB, location))
 
 
 def find_set_variables(modules: Collection[Module]) -> Iterator[Divergence]:

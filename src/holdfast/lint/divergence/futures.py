@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXIT,
+    SINGLE_JOB,
     Branch,
     Effect,
     EffectPath,
@@ -24,9 +25,11 @@ from holdfast.lint.abstract_domain.effects import (
     FunctionCall,
     GroupScope,
     LoopEffect,
+    Marker,
     Operation,
     Try,
     iter_operations,
+    unfold_early_exits,
 )
 from holdfast.lint.divergence.conditions import Conditions, conditions_of_side, decided_by
 
@@ -76,9 +79,19 @@ _ITERATION = Targets(Goal(NEXT), Goal(NEXT), Goal(LEFT), Goal(RETURNED))
 
 
 class Block:
-    """A path with its targets; ``depth`` is the number of calls that lead to it."""
+    """A path with its targets; ``depth`` is the number of calls that lead to it.
 
-    def __init__(self, path: EffectPath, targets: Targets, depth: int = 0) -> None:
+    ``facts`` are the tests that lead to it, which all ranks answer alike, with their answers.
+    """
+
+    def __init__(
+        self,
+        path: EffectPath,
+        targets: Targets,
+        depth: int = 0,
+        facts: tuple[tuple[str, bool], ...] = (),
+    ) -> None:
+        self.facts = facts
         self.path: tuple[Any, ...] = path
         self.targets = targets
         self.depth = depth
@@ -90,17 +103,28 @@ class Block:
 
     def nested(self, path: EffectPath, at: int) -> Block:
         """Return a block that continues behind the effect at this index."""
-        return Block(path, replace(self.targets, normal=self.point(at + 1)), self.depth)
+        targets = replace(self.targets, normal=self.point(at + 1))
+        return Block(path, targets, self.depth, self.facts)
+
+    def side(self, path: EffectPath, at: int) -> Block:
+        """Return a block for one side of the branch at this index, in its unfolded form."""
+        branch: Branch = self.path[at]
+        inner = self.nested(unfold_early_exits(path), at)
+        if not branch.taint:
+            inner.facts = (*self.facts, (branch.text, path is branch.yes))
+        return inner
 
     def loop_body(self, path: EffectPath, at: int) -> Block:
         """Return a block for the body of the loop at this index."""
         head, after = LoopHead(self, at), self.point(at + 1)
-        return Block(path, Targets(head, head, after, self.targets.returned), self.depth)
+        targets = Targets(head, head, after, self.targets.returned)
+        return Block(path, targets, self.depth, self.facts)
 
     def guarded(self, path: EffectPath, at: int) -> Block:
         """Return a block for the body or a handler of the ``try`` at this index."""
         targets = replace(self.targets, normal=self.point(at + 1))
-        return Block(path, targets.through(self.path[at].final_body, self.depth), self.depth)
+        targets = targets.through(self.path[at].final_body, self.depth)
+        return Block(path, targets, self.depth, self.facts)
 
     def called(self, at: int) -> Block:
         """Return the body of the function called at this index."""
@@ -215,6 +239,8 @@ class Futures:
     def _before(self, effect: Effect, after: int, targets: Targets) -> int:
         """Return the future in front of an effect."""
         future = after
+        if _starts_single_job(effect):
+            return ABORT
         match effect:
             case Operation(name=name, group=group):
                 if counts(effect, rank_only=self._rank_only):
@@ -241,7 +267,7 @@ class Futures:
         return future
 
     def _call(self, callee: EffectSummary, after: int) -> int:
-        if PROCESS_EXIT in callee.tags:
+        if callee.tags & {PROCESS_EXIT, SINGLE_JOB}:
             returned = Goal(after)
             targets = Targets(returned, returned, returned, returned)
             return self._of_path(callee.path, targets, after)
@@ -366,6 +392,18 @@ def iter_exits(
             for end, goal, holding in iter_exits(inner, below):
                 if _leaves(end.keyword, effect):
                     yield end, goal, holding
+
+
+def _starts_single_job(effect: Effect) -> bool:
+    """Return True if the process goes on alone: it sets ``WORLD_SIZE`` to 1, unless it is 1."""
+    match effect:
+        case Marker(name=name):
+            return name == SINGLE_JOB
+        case Branch(text=text, yes=yes, no=no) if "world_size" in text.lower():
+            bodies = (*effect.branch_body(yes), *effect.branch_body(no))
+            return any(isinstance(each, Marker) and each.name == SINGLE_JOB for each in bodies)
+        case _:
+            return False
 
 
 def _leaves(keyword: str, effect: Effect) -> bool:

@@ -17,7 +17,12 @@ from holdfast.lint.abstract_domain.effects import (
     iter_events,
     iter_operations,
 )
-from holdfast.lint.divergence.conditions import Conditions, conditions_of_side, decided_by
+from holdfast.lint.divergence.conditions import (
+    Conditions,
+    conditions_of_side,
+    conjuncts_of,
+    decided_by,
+)
 from holdfast.lint.divergence.futures import Goal, LoopHead
 
 #: Maximum number of operations of a path to search, and of calls to enter.
@@ -26,6 +31,12 @@ _RECEIVING = frozenset({
     "broadcast", "broadcast_object_list", "broadcast_object", "scatter", "scatter_object_list",
 })  # fmt: skip
 _ENDLESS_LOOP = re.compile(r"while (?:True|1)\b")
+#: A test of whether there are several ranks.
+_SIZE_TEST = re.compile(
+    r"world_size|initiali[sz]ed|is_available|num_process|dist|ddp|n_gpu|num_gpus|parallel|group"
+    r"|nranks|replicas|sync|reduce|gather",
+    re.IGNORECASE,
+)
 #: A test of whether something has been set up.
 _EXISTENCE_TEST = re.compile(r"initiali[sz]ed|is (?:not )?None|\bnot in\b|hasattr|exists")
 
@@ -59,6 +70,43 @@ def _is_worker_loop(divergence: Divergence, branch: Branch) -> bool:
     return op is not None and any(
         _receives_endlessly(side, op, 0) for side in (branch.yes, branch.no)
     )
+
+
+def depends_on_unknown(branch: Branch, op: Operation | None) -> bool:
+    """Return True if a test of unknown answer in a called function decides about the collective.
+
+    Such as the type of an argument; not a test of whether there are several ranks.
+    """
+    return op is not None and any(
+        _is_under_unknown(side, op, called=False) for side in (branch.yes, branch.no)
+    )
+
+
+def _is_under_unknown(path: Sequence[Effect], op: Operation, *, called: bool) -> bool:
+    for effect in path:
+        inner: tuple[Effect, ...] = ()
+        under = called
+        match effect:
+            case FunctionCall(callee=callee) if callee.sequence:
+                inner, under = callee.path, True
+            case Branch(yes=yes, no=no, text=text, taint=taint, known=known):
+                decides = called and not taint and not known and not _is_size_test(text)
+                if decides and _contains((*yes, *no), op):
+                    return not (_contains(yes, op) and _contains(no, op))
+                inner = (*yes, *no)
+            case LoopEffect(body=body):
+                inner = body
+            case Try(body=body):
+                inner = body
+            case _:
+                pass
+        if inner and _contains(inner, op):
+            return _is_under_unknown(inner, op, called=under)
+    return False
+
+
+def _is_size_test(text: str) -> bool:
+    return all(_SIZE_TEST.search(part) for part, _ in conjuncts_of(text))
 
 
 def _receives_endlessly(path: Sequence[Effect], op: Operation, depth: int) -> bool:

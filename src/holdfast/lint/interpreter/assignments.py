@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lint.abstract_domain.effects import Marker
 from holdfast.lint.abstract_domain.values import (
+    DICTS,
     NO_CONSTANT,
     UNIFORM,
-    DictEntries,
     Value,
     combine_values,
     dict_of,
+    join_values,
     merge_taint,
     persistent_taint,
     taint_value,
@@ -27,15 +27,15 @@ from holdfast.lint.abstract_state.abstract_objects import (
     Instance,
     ModuleObject,
     RankTest,
-    dict_entries,
     element_of,
     is_callable,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key
-from holdfast.lint.abstract_state.mutations import mutate
+from holdfast.lint.abstract_state.mutations import mutate, with_entries
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.environment_variables import add_variable
 from holdfast.lint.sources.modules import Function, dotted_name
 
 _SIMPLE_NODES = (
@@ -59,8 +59,9 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
                 state.set_fact(frame, (frame.scope.module, name), fact)
             else:
                 frame.scope.names[name] = value
+                frame.assigned_under[name] = frame.control
                 if frame.function is None:
-                    state.set_fact(frame, (frame.scope.module, name), None)
+                    _assign_module_variable(state, frame, name, value)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             items = (
                 value.items
@@ -80,9 +81,7 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
         case ast.Subscript(value=owner, slice=index):
             key = state.evaluate(frame, index)
             if isinstance(key.const, str) and dotted_name(owner).endswith("environ"):
-                frame.add_effect(
-                    Marker("variable", frame.location(target), key.const, frame.control)
-                )
+                add_variable(frame, frame.location(target), key.const, value)
             held = combine_values(value, Value(content=key.content))
             # an element of a tensor
             grows = not isinstance(key.const, int) and not isinstance(index, (ast.Tuple, ast.Slice))
@@ -92,6 +91,16 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
             mutate(state, frame, target, held, grows=grows, objects=objects)
         case _:
             pass
+
+
+def _assign_module_variable(state: InterpreterState, frame: Frame, name: str, value: Value) -> None:
+    """Assign at module level: functions may have run before, whose writes are not repeated."""
+    written = frame.scope.module.set_by_functions.get(name)
+    fact = None
+    if written is not None:
+        fact = state.heap.as_fact(name, value)
+        frame.scope.names[name] = join_values((value, written))
+    state.set_fact(frame, (frame.scope.module, name), fact)
 
 
 def assign_round(
@@ -113,14 +122,23 @@ def _container_objects(
 ) -> tuple[Any, ...]:
     """Return the objects of a container after an assignment to one of its keys."""
     container = state.evaluate(frame, owner)
-    named = dict_entries(container) if isinstance(key.const, str) else None
-    if isinstance(key.const, str) and any(is_callable(obj) for obj in value.objects):
+    if not isinstance(key.const, str):
+        return value.objects
+    if any(is_callable(obj) for obj in value.objects):
         for obj in container.objects_of(Instance):
             state.write_attribute(obj, ITEMS, Value(objects=(dict_of({key.const: value}),)))
-    if named is None:
+    changed = with_entries(container, {key.const: taint_value(value, frame.control)})
+    objects = tuple(obj for obj in value.objects if not isinstance(obj, DICTS))
+    if changed is None:
         return value.objects
-    others = (obj for obj in value.objects if not isinstance(obj, DictEntries))
-    return (dict_of(named | {key.const: taint_value(value, frame.control)}), *others)
+    while isinstance(owner, ast.Subscript):  # cfg["model"]["rank"] = rank
+        outer, at = state.evaluate(frame, owner.value), state.evaluate(frame, owner.slice).const
+        container = replace(container, objects=(changed, *objects))
+        whole = with_entries(outer, {at: container}, may_open=True) if isinstance(at, str) else None
+        if whole is None:
+            break
+        changed, container, owner = whole, outer, owner.value
+    return (changed, *objects)
 
 
 def _assign_attribute(

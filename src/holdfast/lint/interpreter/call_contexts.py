@@ -14,6 +14,7 @@ from holdfast.lint.abstract_domain.values import (
     UNKNOWN,
     DictEntries,
     HeapFacts,
+    OpenDict,
     Value,
     taint_kinds,
 )
@@ -66,7 +67,7 @@ def _object_signature(obj: Any) -> Hashable:
                 keywords,
                 bool(guard),
             )
-        case DictEntries() | HeapFacts() | TupleElements():
+        case DictEntries() | OpenDict() | HeapFacts() | TupleElements():
             return _parts_signature(obj)
         case LibraryInstance(name=name, wrapped=wrapped):
             return (name, value_signature(wrapped) if wrapped is not None else None)
@@ -76,13 +77,15 @@ def _object_signature(obj: Any) -> Hashable:
             return obj  # type: ignore[no-any-return]
 
 
-def _parts_signature(obj: DictEntries | HeapFacts | TupleElements) -> Hashable:
+def _parts_signature(obj: DictEntries | OpenDict | HeapFacts | TupleElements) -> Hashable:
     """Return the signature of named parts, which is kept: nested parts occur in many others."""
     if obj.signature is None:
         named: Iterable[tuple[Hashable, Value]]
         match obj:
             case DictEntries(entries=entries):
                 named = entries.items()
+            case OpenDict(entries=entries, rest=rest):
+                named = [*entries.items(), (OpenDict, rest)]
             case HeapFacts(facts=facts):
                 named = facts.items()
             case TupleElements(items=items):

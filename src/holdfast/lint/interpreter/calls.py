@@ -21,6 +21,7 @@ from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     UNKNOWN,
     DictEntries,
+    OpenDict,
     TaintKind,
     Value,
     join_values,
@@ -104,6 +105,10 @@ class CallEvaluator:
             elif value.objects and isinstance(value.objects[0], DictEntries):
                 arguments.named.update(value.objects[0].entries)
             else:
+                known = value.objects_of(OpenDict)
+                if known:
+                    arguments.named.update(known[0].entries)
+                    value = known[0].rest
                 arguments.starred = (
                     value if arguments.starred is None else join_values((arguments.starred, value))
                 )

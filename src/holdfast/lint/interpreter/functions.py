@@ -25,6 +25,7 @@ from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     UNKNOWN,
     DictEntries,
+    OpenDict,
     Taint,
     TaintKind,
     TaintSource,
@@ -411,6 +412,8 @@ def _varargs_value(values: list[Value]) -> Value:
 def _widen(value: Value) -> Value:
     """Drop what distinguishes too many contexts, but keep booleans and None."""
     const = value.const if value.const is None or isinstance(value.const, bool) else NO_CONSTANT
+    for known in value.objects_of(OpenDict):
+        value = replace(known.rest, known=value.known, agreed=value.agreed)
     objects = tuple(obj for obj in value.objects if not isinstance(obj, DictEntries))
     return replace(value, const=const, items=None, objects=objects)
 
@@ -421,8 +424,16 @@ def unknown_result(name: str, *values: Value) -> Value:
     content = () if is_class_name(name) else as_selection(persistent_taint(value.content))
     # rank-local data do not change its type
     absent = without_kinds(content, {TaintKind.DATA})
+    agreed = any(value.agreed for value in values) and all(
+        value.agreed or value.const is not NO_CONSTANT for value in values
+    )
     return replace(
-        value, known=False, content=content, length=persistent_taint(value.length), absent=absent
+        value,
+        known=False,
+        content=content,
+        length=persistent_taint(value.length),
+        absent=absent,
+        agreed=agreed,
     )
 
 

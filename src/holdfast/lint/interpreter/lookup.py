@@ -45,6 +45,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     join_rows,
     named_loader,
+    open_entry,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -77,6 +78,8 @@ _LIBRARY_METHOD_NAMES = (
 _MAX_STORED_IN = 3
 #: Names of unknown objects whose rank is that of the process.
 _COMMUNICATOR_NAME = re.compile(r"gang|group|comm$|communicator|world|(?:^|_)dist$|(?:^|_)pg$")
+#: Attributes of a dict itself rather than of the configuration in it.
+_DICT_METHODS = frozenset(dir(dict))
 _NAME_ATTRIBUTES = frozenset({"__name__", "__qualname__"})
 
 
@@ -185,7 +188,13 @@ class NameEvaluator:
         return None
 
     def evaluate_attribute(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
-        """Return the value of an attribute."""
+        """Return the value of an attribute, or of the entry of a configuration."""
+        entry, rest = open_entry(base, name)
+        if name in _DICT_METHODS or rest is base:
+            return self._attribute_of(frame, base, name, node)
+        return self._attribute_of(frame, rest, name, node) if entry is None else entry
+
+    def _attribute_of(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
         instances = base.objects_of(Instance)
         values = [
             value
@@ -411,6 +420,10 @@ class NameEvaluator:
     def _subscript(self, frame: Frame, node: ast.Subscript) -> Value:
         base, index = self.state.evaluate(frame, node.value), self.state.evaluate(frame, node.slice)
         at = index.const
+        if isinstance(at, str):
+            entry, base = open_entry(base, at)
+            if entry is not None:
+                return entry
         if isinstance(at, str) and any(
             isinstance(obj, LibraryName) and obj.name == "os.environ" for obj in base.objects
         ):

@@ -75,6 +75,8 @@ from holdfast.lint.library_models.classes import UNSHARDED
 from holdfast.lint.sources.modules import last_name
 
 _MAX_TEXT = 200
+#: The value of a single process agrees with those of the others, which there are none of.
+_OF_ONE_PROCESS = Value(agreed=True)
 _EXIT_METHODS = frozenset(name.rpartition(".")[2] for name in PROCESS_EXITS)
 #: Loops nested deeper run once instead of twice, as each level doubles the work.
 _MAX_LOOP_DEPTH = 6
@@ -248,7 +250,8 @@ class StatementExecutor:
         self.state.run_block(frame, body)
         frame.single_process_depth -= single_process
         if single_process:
-            frame.returns[before:] = map(as_uniform, frame.returns[before:])
+            alone = (as_uniform(value, _OF_ONE_PROCESS) for value in frame.returns[before:])
+            frame.returns[before:] = alone
 
     def _tests_group(self, frame: Frame, test: ast.expr) -> bool:
         """Return True for a test whether a rank has a group: usually each rank is in one."""

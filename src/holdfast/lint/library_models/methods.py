@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
 from holdfast.lint.abstract_domain.values import (
+    DICTS,
     RANK_OR_SELECTED,
     UNIFORM,
     UNKNOWN,
     TaintKind,
     Value,
+    as_selection,
     combine_values,
     constant_value,
     join_values,
@@ -46,9 +48,10 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     mark_contained,
     model_outputs,
+    open_entry,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
-from holdfast.lint.abstract_state.mutations import mutate, sort_in_place
+from holdfast.lint.abstract_state.mutations import mutate, sort_in_place, updated_dict
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
@@ -64,6 +67,7 @@ _CONTAINER_METHODS = frozenset({
     "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
     "clear",
 })  # fmt: skip
+_OF_PROCESS = frozenset({TaintKind.HOST})
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
@@ -151,6 +155,9 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
+    changed = updated_dict(call.receiver, call.arguments) if call.name == "update" else None
+    if changed is not None:
+        objects = (changed, *(obj for obj in objects if not isinstance(obj, DICTS)))
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
     if call.receiver_node is not None:
         value = combine_values(*values) if values else UNIFORM
@@ -367,8 +374,10 @@ def _format(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _get(_: InterpreterState, call: LibraryCall) -> Value:
+    # a table by process ids has an entry of this process, wherever it runs
     content = merge_taint(
-        call.receiver.content, *(value.content for value in call.arguments.all_values)
+        call.receiver.content,
+        *(without_kinds(value.content, _OF_PROCESS) for value in call.arguments.all_values),
     )
     key, named = call.first().const, dict_entries(call.receiver)
     if named is not None and isinstance(key, str):
@@ -376,8 +385,15 @@ def _get(_: InterpreterState, call: LibraryCall) -> Value:
         return (
             named[key] if key in named else default if default is not None else constant_value(None)
         )
+    if isinstance(key, str):
+        entry, others = open_entry(call.receiver, key)
+        if entry is not None or others is not call.receiver:
+            default = call.arguments.get(1, "default")
+            return entry or combine_values(others, *([default] if default is not None else ()))
+        content = as_selection(content)  # entries of one name usually are equal
     absent = merge_taint(
-        call.receiver.length, *(value.content for value in call.arguments.positional)
+        call.receiver.length,
+        *(without_kinds(value.content, _OF_PROCESS) for value in call.arguments.positional),
     )
     return Value(content, length=call.receiver.element_length, absent=absent, known=False)
 
@@ -390,13 +406,26 @@ def _items(_: InterpreterState, call: LibraryCall) -> Value | None:
         if named
         else replace(call.receiver, objects=_contained_instances(call.receiver))
     )
-    if not contents.objects or call.arguments.all_values:
+    if not (contents.objects or contents.content) or call.arguments.all_values:
         return None
-    key = Value(call.receiver.content, known=False)
-    rows = (TupleElements((key, contents)),)
+    rows = (TupleElements((_key(call.receiver), contents)),)
     return Value(
         call.receiver.content, call.receiver.length, call.receiver.order, known=False, objects=rows
     )
+
+
+def _keys(_: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the keys of a dict: different values do not make them different."""
+    if call.arguments.all_values:
+        return None
+    key, receiver = _key(call.receiver), call.receiver
+    return Value(key.content, receiver.length, receiver.order, known=False)
+
+
+def _key(receiver: Value) -> Value:
+    """Return a key of a dict: that of a rank's own dict, which was not filled here, may differ."""
+    own = as_selection(receiver.content) if not receiver.known else ()
+    return Value(tuple(source for source in own if source.kind is not TaintKind.DATA), known=False)
 
 
 def _values(_: InterpreterState, call: LibraryCall) -> Value | None:
@@ -492,7 +521,8 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
     "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
     "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "get": _get, "map": _map,
-    "format": _format, "items": _items, "values": _values, "start": _start, "apply": _apply,
+    "format": _format, "items": _items, "keys": _keys, "values": _values, "start": _start,
+    "apply": _apply,
     "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,

@@ -76,7 +76,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def finding(self, divergence: Divergence) -> Finding:
         """Return the finding for a divergence: a note if it rests on a name alone.
 
-        And a warning if the model need not be sharded, or if the test is of something that was
+        And a warning if the model need not be sharded, if a called function enters the collective
+        only under a test of unknown answer, or if the test is of something that was
         derived from the rank in another file, such as a setting: it may be the same on all ranks.
         """
         location, sources = divergence.location, divergence.sources
@@ -86,7 +87,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if divergence.by_name or named:
             tier = RuleTier.ADVICE
         elif tier is RuleTier.SURE and (
-            _need_not_be_sharded(divergence) or _is_derived(divergence)
+            _need_not_be_sharded(divergence) or _is_derived(divergence) or divergence.conditional
         ):
             tier = RuleTier.DATA
         return make_finding(
@@ -100,6 +101,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_derived(divergence: Divergence) -> bool:
+    selected = bool(divergence.sources) and all(
+        source.kind is TaintKind.OWN for source in divergence.sources
+    )
+    if selected and not divergence.names_rank and divergence.kind in ("branch", "exit"):
+        return True  # such as a setting in the rank's own checkpoint
     return (
         divergence.kind in ("branch", "exit")
         and not divergence.names_rank

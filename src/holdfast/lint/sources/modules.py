@@ -99,7 +99,7 @@ class Module:
     """One file. ``names`` are its top-level names; an import is a dotted name.
 
     ``find_imported`` returns the key of the module that a name means in this one; ``notebook`` is
-    the notebook of the file.
+    the notebook of the file; ``set_by_functions`` what functions write to its ``variables``.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Module:
     package: str
     names: dict[str, Function | Class | str | ast.expr] = field(default_factory=dict)
     variables: dict[str, Value] = field(default_factory=dict)
+    set_by_functions: dict[str, Value] = field(default_factory=dict)
     star_imports: list[str] = field(default_factory=list)
     find_imported: Callable[[str], str | None] = _find_nothing
     text: str = ""
@@ -150,6 +151,7 @@ class Module:
                 obj.attributes.clear()
         self.names.clear()
         self.variables.clear()
+        self.set_by_functions.clear()
         self.find_imported = _find_nothing
         self.tree = ast.Module([], [])
 

@@ -13,9 +13,9 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
-from holdfast.lint.divergence.conditions import conditions_of_side
+from holdfast.lint.divergence.conditions import conditions_of_side, is_whole_by
 from holdfast.lint.patterns.by_name.local_values import LocalValues
-from holdfast.lint.patterns.by_name.names import RUNS_ONE_RANK, is_rank_test
+from holdfast.lint.patterns.by_name.names import RUNS_ONE_RANK, SHARDED_CALLS, is_rank_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit
 from holdfast.lint.sources.modules import FUNCTIONS
@@ -24,6 +24,8 @@ _LEAVES = (ast.Return, ast.Continue, ast.Break)
 _CONTEXT = re.compile(r"main_process_first|no_sync|zero_first|master_first|rank_zero_first")
 #: A test by which a rank of the data-parallel group is chosen.
 _DATA_RANK = re.compile(r"\bdp_rank|data_parallel_rank")
+#: A test of the rank in a group: ``get_rank(mesh.get_group("rows"))``.
+_GROUP_RANK = re.compile(r"\bget_rank\((?:group=)?\w")
 _FILE_TEST = re.compile(r"\b(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MAX_TEXT = 70
 
@@ -117,6 +119,14 @@ class _FunctionGuards:
             for at, parameter in enumerate(argument.arg for argument in function.args.args)
         )
 
+    def _is_whole(self, guard: _Guard, entered: EnteredCall) -> bool:
+        """Return True for I/O of a model, where a test says that the model is not sharded."""
+        return entered.name in SHARDED_CALLS and any(
+            is_whole_by(ast.unparse(parent.test), answer=child in parent.body)
+            for parent, child in self.unit.ancestors(guard.node)
+            if isinstance(parent, ast.If) and child is not parent.test
+        )
+
     def _branch(
         self, guard: _Guard, entered: EnteredCall | None, kind: TaintKind
     ) -> Divergence | None:
@@ -128,6 +138,10 @@ class _FunctionGuards:
             and not _DATA_RANK.search(ast.unparse(guard.node.test))
         ):
             return None
+        if _GROUP_RANK.search(ast.unparse(guard.node.test)) and "group" in ast.unparse(
+            entered.call
+        ):
+            return None  # the members of one group that have this rank in another
         return self._divergence("branch", entered.call, guard, entered, kind)
 
     def _is_met_later(self, guard: _Guard) -> bool:
@@ -145,6 +159,8 @@ class _FunctionGuards:
 
     def _exit(self, guard: _Guard, kind: TaintKind) -> Divergence | None:
         node = guard.node
+        if any(map(_starts_single_job, (*node.body, *node.orelse, *guard.rest))):
+            return None
         for block, other in ((node.body, node.orelse), (node.orelse, node.body)):
             leaving = _leaving(block, nested=kind is TaintKind.RANK)
             if kind is TaintKind.FILES and leaving is None and block:
@@ -185,7 +201,7 @@ class _FunctionGuards:
             RUNS_ONE_RANK.search(ast.unparse(decorator)) for decorator in function.decorator_list
         ):
             return None
-        if self._is_known_parameter(node.test):
+        if self._is_known_parameter(node.test) or self._is_whole(guard, entered):
             return None
         location, guard_location = unit.location(at), unit.location(node)
         text = ast.unparse(node.test)
@@ -199,6 +215,19 @@ class _FunctionGuards:
         return Divergence(
             what, location, guard_location, f"if {text}", (source,), operation, detail=detail
         )
+
+
+def _starts_single_job(statement: ast.stmt) -> bool:
+    """Return True if the rank that goes on makes itself a job of one process."""
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and node.value.value in ("1", 1)
+        and isinstance(node.targets[0], ast.Subscript)
+        and isinstance(node.targets[0].slice, ast.Constant)
+        and node.targets[0].slice.value == "WORLD_SIZE"
+        for node in ast.walk(statement)
+    )
 
 
 def _leaving(block: Sequence[ast.stmt], *, nested: bool) -> ast.stmt | None:

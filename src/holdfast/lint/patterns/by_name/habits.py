@@ -17,6 +17,7 @@ from holdfast.lint.patterns.by_name.devices import (
 )
 from holdfast.lint.patterns.by_name.local_values import LocalValues, is_wrapped
 from holdfast.lint.patterns.by_name.names import (
+    GROUP_KEYWORDS,
     RUNS_ONE_RANK,
     is_none,
     is_size_test,
@@ -44,13 +45,16 @@ _PATH_NAME = re.compile(
     r"|timestamp|time_?str|checkpoint_name|ckpt_name)s?$",
     re.IGNORECASE,
 )
+#: Names of a time, which is not yet a path, and functions that make or take a path.
+_TIME_NAME = re.compile(r"(?:timestamp|time_?str)s?$", re.IGNORECASE)
+_BUILDS_PATH = re.compile(r"join|path|mkdir|makedirs|open|save", re.IGNORECASE)
 _PROCESS_VALUE = re.compile(
     r"\btime\.(?:time|time_ns)\(\)|\btime\.strftime\(|datetime\.(?:now|utcnow|today)\(\)"
     r"|\buuid\.?\w*\(\)|\bstrftime\(|token_hex\(|\brandom\.randint\(|get_timestamp\(\)"
 )
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory")
 _SHARDED_DATA = re.compile(
-    r"shard|rank|distributed|split_dataset_by_node|world_size|iterable|webdataset|wds|stream",
+    r"shard|partition|rank|distributed|split_dataset_by_node|world_size|iterable|webdataset|wds|stream",
     re.IGNORECASE,
 )
 _PREPARES_LOADERS = re.compile(
@@ -60,6 +64,10 @@ _PREPARES_LOADERS = re.compile(
 _OWN_GROUP = re.compile(
     r"\b(?:pp|tp|dp|mp|ep|cp|sp|pipe|my|own)_?\w*(?:group|ranks)\b|get_process_group_ranks\("
 )
+#: The arguments of the groups that a module creates, and those of a group of all ranks.
+_NEW_GROUP = re.compile(r"\bnew_group\(([^)]*)")
+_OF_ALL_RANKS = re.compile(r"\s*(?:$|(?!ranks\b)\w+\s*=(?![\s\S]*\branks\s*=))")
+_FROM_FIRST = re.compile(r"\brange\(0,")
 _STARTS = re.compile(r"init_process_group\(|DistributedDataParallel\(|\bDDP\(|\binit_distributed")
 
 
@@ -106,6 +114,7 @@ def _constant_root(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
         and type(root.value) is int
         and re.search(r"dist(?:ributed)?$", receiver)
         and names_group(call)
+        and not _contains_first_rank(unit, call)
     ):
         yield habit(
             unit,
@@ -114,6 +123,23 @@ def _constant_root(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
             f"{name}={root.value} is a rank of the whole job, which need not be in the group of "
             f"this {last_name(call.func)}: use group_{name}=0, or get_global_rank(group, 0)",
         )
+
+
+def _contains_first_rank(unit: Unit, call: ast.Call) -> bool:
+    """Return True if a group contains rank 0: made of all ranks, or of a range from 0."""
+    group = next(item.value for item in call.keywords if item.arg in GROUP_KEYWORDS)
+    values = unit.assigned(ast.unparse(group))
+    members = [argument for value in values for argument in ast.walk(value)]
+    texts = [
+        ast.unparse(node)
+        for member in members
+        if isinstance(member, ast.Name)
+        for node in (member, *unit.assigned(member.id))
+    ]
+    created = _NEW_GROUP.findall(unit.module.text)
+    return any(map(_FROM_FIRST.search, [*map(ast.unparse, values), *texts])) or (
+        bool(created) and all(map(_OF_ALL_RANKS.match, created))
+    )
 
 
 def _unsharded(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
@@ -128,7 +154,9 @@ def _unsharded(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
     if sampler is None or is_none(sampler):
         if _PREPARES_LOADERS.search(text) or not _STARTS.search(text):
             return
-        if _SHARDED_DATA.search(ast.unparse(call)):
+        data = argument(call, 0, "dataset")
+        values = unit.assigned(ast.unparse(data)) if data is not None else []
+        if any(_SHARDED_DATA.search(ast.unparse(node)) for node in (call, *values)):
             return
         yield habit(
             unit,
@@ -162,7 +190,7 @@ def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
         )
         for call in unit.calls
     )
-    if not agreed:
+    if not agreed and not (_TIME_NAME.search(name) and not _names_files(unit, target)):
         yield habit(
             unit,
             node,
@@ -170,6 +198,33 @@ def _own_name(unit: Unit, node: ast.Assign) -> Iterator[Divergence]:
             f"`{name}` contains the time or a random number of this process: each rank may use "
             "another one; broadcast that of rank 0",
         )
+
+
+def _names_files(unit: Unit, target: ast.Name | ast.Attribute) -> bool:
+    """Return True if a time becomes part of a path, other than that of a log file."""
+    name = ast.unparse(target)
+    for node in unit.nodes:
+        if not isinstance(node, (ast.Name, ast.Attribute)) or ast.unparse(node) != name:
+            continue
+        around = [parent for parent, _ in unit.ancestors(node)]
+        is_path = any(
+            (isinstance(parent, ast.Call) and _BUILDS_PATH.search(last_name(parent.func)))
+            or (isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div))
+            or (isinstance(parent, ast.JoinedStr) and "/" in ast.unparse(parent))
+            for parent in around
+        )
+        named = [
+            last_name(parent.targets[0])
+            for parent in around
+            if isinstance(parent, ast.Assign)
+            and isinstance(parent.targets[0], (ast.Name, ast.Attribute))
+            and parent.targets[0] is not node
+        ]
+        if (is_path and not any("log" in each for each in named)) or any(
+            _PATH_NAME.search(each) and not _TIME_NAME.search(each) for each in named
+        ):
+            return True
+    return False
 
 
 def _number(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
@@ -297,9 +352,16 @@ def _ends_with_iterator(loop: ast.While) -> bool:
     )
 
 
+def _is_seeded(unit: Unit, function: ast.expr) -> bool:
+    """Return True for a method of a generator with a seed: ``random.Random(epoch).shuffle``."""
+    receiver = function.value if isinstance(function, ast.Attribute) else function
+    values = [receiver, *unit.assigned(ast.unparse(receiver))]
+    return any(isinstance(value, ast.Call) and value.args for value in values)
+
+
 def _own_shuffle(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
     """Yield an unseeded shuffle of a list of which each rank then takes a share."""
-    if "seed" in unit.module.text or not call.args:
+    if "seed" in unit.module.text or not call.args or _is_seeded(unit, call.func):
         return
     text = ast.unparse(call.args[0])
     for node in unit.nodes:

@@ -52,7 +52,7 @@ _NOT_COLLECTIVE = re.compile(
     r"|backend|tests?|bucket|buffer)s?$"
 )
 #: Calls that save or gather what is distributed over ranks, in a module that mentions the word.
-_SHARDED = {
+SHARDED_CALLS = {
     "save_checkpoint": ("deepspeed", "model_engine"),
     "save_16bit_model": ("deepspeed",),
     "get_model_state_dict": ("torch.distributed",),
@@ -156,7 +156,7 @@ def is_collective(call: ast.Call, text: str) -> bool:
         return _RECEIVER.search(receiver) is not None
     if is_collective_name(name):
         return True
-    words = _SHARDED.get(name, ())
+    words = SHARDED_CALLS.get(name, ())
     return any(word in text for word in words) and _is_sharded(name, call, receiver)
 
 
@@ -168,7 +168,7 @@ def is_collective_name(name: str) -> bool:
 @lru_cache(maxsize=1 << 14)
 def may_be_collective(name: str) -> bool:
     """Return True if a call of this name is a collective of some receivers."""
-    return name in _OF_RECEIVER or name in _SHARDED or is_collective_name(name)
+    return name in _OF_RECEIVER or name in SHARDED_CALLS or is_collective_name(name)
 
 
 def _is_sharded(name: str, call: ast.Call, receiver: str) -> bool:
@@ -193,10 +193,14 @@ def is_of_library(call: ast.Call) -> bool:
     return _LIBRARY.search(receiver) is not None
 
 
+#: Names of the argument for a group.
+GROUP_KEYWORDS = frozenset({"group", "process_group", "pg"})
+
+
 def names_group(call: ast.Call) -> bool:
     """Return True for a collective of a group that need not contain all ranks."""
     return any(
-        keyword.arg in ("group", "process_group", "pg")
+        keyword.arg in GROUP_KEYWORDS
         and not is_none(keyword.value)
         and not (isinstance(keyword.value, ast.Name) and keyword.value.id == keyword.arg)
         and "WORLD" not in ast.unparse(keyword.value)

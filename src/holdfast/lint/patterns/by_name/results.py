@@ -85,6 +85,8 @@ def _unpadded(unit: Unit) -> Iterator[Divergence]:
             continue
         gathered = argument(call, 1, "tensor")
         values = unit.assigned(gathered.id) if isinstance(gathered, ast.Name) else []
+        if any(map(_fills, values)):
+            continue
         for value in values:
             joined = value.args[0] if isinstance(value, ast.Call) and value.args else None
             if (
@@ -99,6 +101,23 @@ def _unpadded(unit: Unit) -> Iterator[Divergence]:
                 )
                 yield habit(unit, call, "argument", message)
                 break
+
+
+def _fills(value: ast.expr) -> bool:
+    """Return True for ``torch.cat([counts, torch.full((width - len(counts),), -1)])``."""
+    return (
+        isinstance(value, ast.Call)
+        and last_name(value.func) in ("cat", "concatenate", "hstack", "concat")
+        and any(
+            isinstance(node, ast.Call)
+            and last_name(node.func) in ("full", "zeros", "ones", "empty", "new_zeros", "new_full")
+            and any(
+                isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub)
+                for part in ast.walk(node)
+            )
+            for node in ast.walk(value)
+        )
+    )
 
 
 def _grows(unit: Unit, name: str) -> bool:
