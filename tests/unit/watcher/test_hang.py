@@ -362,6 +362,26 @@ def test_a_wait_cycle_is_named_with_both_calls() -> None:
     assert root_of(verdict) == ("collective-order-inversion", 1, EVAL.line)
 
 
+@pytest.mark.parametrize(
+    ("guarded", "cause"),
+    [((EVAL,), "rank-guarded-collective"), ((EVAL, TRAIN), "collective-order-inversion")],
+)
+def test_a_wait_cycle_by_one_call_under_a_test_of_the_rank_is_no_inversion(guarded, cause) -> None:  # type: ignore[no-untyped-def]
+    """Rank 0 alone saves, with a barrier; the others train in a group of their own."""
+    groups = world(3) | {"data": ProcessGroupInfo("data", (0, 1, 2))}
+    ranks = [
+        row(0, call(9, "barrier", site=EVAL)),
+        *(row(rank, call(44, group="data", site=TRAIN)) for rank in (1, 2)),
+    ]
+    source = {
+        line: SourceContext(
+            "main", 1, "", (Guard(line.line - 1, "if rank == 0", branch, rank_dependent=True),)
+        )
+        for line, branch in zip(guarded, ("body", "orelse"), strict=False)
+    }
+    assert root_of(judge(ranks, groups=groups, source=source)) == (cause, 0, EVAL.line)
+
+
 def test_a_send_without_a_receive_is_named() -> None:
     ranks = [row(0, *history(30), call(1, "send", peer=1, site=EVAL)), *waiting(1, 2)]
     assert root_of(judge(ranks)) == ("p2p-without-partner", 0, EVAL.line)

@@ -18,7 +18,9 @@ from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
+from holdfast.causes.sync.rank_guarded_collective import RANK_GUARDED_COLLECTIVE
 from holdfast.core.findings import (
+    Fact,
     Finding,
     RuledOut,
     Subject,
@@ -39,7 +41,7 @@ from holdfast.watcher.rules import (
     roots,
     wait_for_graph,
 )
-from holdfast.watcher.rules.call_sites import SourceContexts
+from holdfast.watcher.rules.call_sites import SourceContexts, rank_guard
 from holdfast.watcher.rules.consequences import list_consequences
 from holdfast.watcher.rules.dead_ranks import explain_dead_ranks
 from holdfast.watcher.rules.hang_case import (
@@ -56,7 +58,9 @@ from holdfast.watcher.rules.ruled_out import (
     is_one_host,
 )
 from holdfast.watcher.rules.silent_nodes import explain_silent_nodes
+from holdfast.watcher.rules.subjects import rank_subject
 from holdfast.watcher.rules.unreachable_store import explain_unreachable_store
+from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
 QUESTION = "Why did the job hang?"
 QUESTION_FAILED = "Why did the job fail?"
@@ -199,6 +203,9 @@ def wait_cycle(case: HangCase) -> list[Finding]:
     if peers:
         rank, wait = peers[0]
         return [point_to_point.explain_missing_partner(case, wait, rank, facts)]
+    guarded = _guarded_in_cycle(case, cycle, facts)
+    if guarded is not None:
+        return [guarded]
     # Most ranks are on one side of the cycle; a rank on the other side inverted the order.
     first, wait = min(cycle, key=lambda edge: len(edge[1].waiters))
     message = f"{describe_ranks([rank for rank, _ in cycle])} form a wait cycle: " + ", ".join(
@@ -214,6 +221,39 @@ def wait_cycle(case: HangCase) -> list[Finding]:
             confidence=0.95,
         )
     ]
+
+
+def _guarded_in_cycle(
+    case: HangCase, cycle: Sequence[tuple[int, WaitEdges]], facts: tuple[Fact, ...]
+) -> Finding | None:
+    """Explain the only call of a cycle under a test of the rank, which lets no other rank enter."""
+    calls = [wait.operation for _, wait in cycle]
+    found = [
+        (rank, wait, guard)
+        for (rank, wait), after in zip(cycle, (*calls[1:], calls[0]), strict=True)
+        if (guard := rank_guard(wait.operation, after, case.source)) is not None
+    ]
+    if len(found) != 1:
+        return None
+    rank, wait, (guard, line) = found[0]
+    others = ", ".join(
+        f"{describe_ranks(other.waiters)} in {call_text(other.operation, case.groups)}"
+        f"{line_text(other.operation)}"
+        for _, other in cycle
+        if other is not wait
+    )
+    enters = "enters" if len(wait.waiters) == 1 else "enter"
+    message = (
+        f"only {describe_ranks(wait.waiters)} {enters} {call_text(wait.operation, case.groups)} at "
+        f"{line.short} under {guard.text!r}; waiting meanwhile: {others}"
+    )
+    return make_finding(
+        RANK_GUARDED_COLLECTIVE,
+        message,
+        subject=rank_subject(rank, case.ranks[rank].host or None, line),
+        evidence=facts,
+        confidence=0.9,
+    )
 
 
 def _awaited_ranks(case: HangCase) -> list[Finding]:
