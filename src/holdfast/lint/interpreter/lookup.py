@@ -420,10 +420,9 @@ class NameEvaluator:
     def _subscript(self, frame: Frame, node: ast.Subscript) -> Value:
         base, index = self.state.evaluate(frame, node.value), self.state.evaluate(frame, node.slice)
         at = index.const
-        if isinstance(at, str):
-            entry, base = open_entry(base, at)
-            if entry is not None:
-                return entry
+        entry, base = open_entry(base, at if isinstance(at, str) else "")
+        if entry is not None:
+            return entry
         if isinstance(at, str) and any(
             isinstance(obj, LibraryName) and obj.name == "os.environ" for obj in base.objects
         ):

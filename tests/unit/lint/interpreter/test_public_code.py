@@ -215,6 +215,38 @@ PAIRS = {
         """,
         ("[torch.empty(size) for size in sizes]", "[]"),
     ),
+    "both sides enter the same keys": (
+        """
+        def evaluate(config):
+            done = {}
+            for task in config.tasks:
+                if dist.get_rank() == 0:
+                    with open(task.path) as file:
+                        done[task.label] = yaml.safe_load(file)
+                else:
+                    done[task.label] = {}
+            if all(task.label in done for task in config.tasks):
+                return  # found
+            dist.barrier()
+        """,
+        ("done[task.label] = {}", "pass"),
+    ),
+    "keys of a dict whose values differ": (
+        """
+        def share(files, names):
+            totals = {}
+            for name in names:
+                data = torch.load(f"{name}{dist.get_rank()}")
+                if torch.isnan(data).any():
+                    data = torch.zeros(1)
+                totals[name] = data.sum()
+            for name in totals.keys():
+                if name == "weight":
+                    continue  # found
+                dist.all_reduce(totals[name])
+        """,
+        ('name == "weight"', "totals[name] > 0"),
+    ),
     "a model that is whole on each rank": (
         """
         from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
