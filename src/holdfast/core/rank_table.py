@@ -232,12 +232,13 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     line of user code that most stacks share since the rank advanced, then the last line reached in
     the function that it calls, if that varies. ``active`` is when it last moved a byte, used CPU or
     changed its stack between two close observations (Unix seconds; 0: in none). ``stacks`` holds
-    the samples of the main thread, oldest first. ``asleep_s`` is how long the main thread has not
-    run. ``woke`` means that it was asleep in one sample, for too long to be polling, and has run
-    since. ``counted`` is the number of steps done by this process; ``saved`` is the step of its
-    newest committed checkpoint (at ``saved_at``), ``loaded`` that of the one it started from;
-    ``preempted`` is the exit status used after a scheduler's warning. ``trouble`` is the last
-    problem that its loop detected. ``waits`` holds the newest time slices, oldest first.
+    the samples of the main thread, oldest first. ``helper`` is a thread in the user's code that
+    runs while the main thread waits for a thread, in the newest sample. ``asleep_s`` is how long
+    the main thread has not run. ``woke`` means that it was asleep in one sample, for too long to be
+    polling, and has run since. ``counted`` is the number of steps done by this process; ``saved``
+    is the step of its newest committed checkpoint (at ``saved_at``), ``loaded`` that of the one it
+    started from; ``preempted`` is the exit status used after a scheduler's warning. ``trouble`` is
+    the last problem that its loop detected. ``waits`` holds the newest time slices, oldest first.
     ``printed`` is the exception with which the stderr of a living rank ends, such as that of a
     thread. ``node`` tells nodes apart that share a host name. ``node_silent_s`` is the age of the
     last report of the rank's node, if it is out of date.
@@ -268,6 +269,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     pending: tuple[RecordedCall, ...] = ()
     recent: tuple[RecordedCall, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
+    helper: ThreadStack | None = None
     cpu_share: float | None = None
     runnable: bool = False
     children_cpu_share: float | None = None

@@ -38,6 +38,7 @@ from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpRequests
 from holdfast.watcher.job_summary import JobSummary, agree_on_groups
 from holdfast.watcher.repeated_stacks import RepeatedStacks
+from holdfast.watcher.rules.helper_threads import thread_at_work
 from holdfast.watcher.rules.roots import CRASHES
 from holdfast.watcher.rules.stall import BUSY_CPU_SHARE, same_stack
 from holdfast.watcher.trace_reader import STEP_CALLS, TraceReading, step_seconds
@@ -149,7 +150,7 @@ class NodeSensor:
             stack_files = {rank.worker.pid: Path(f"{rank.worker.trace}.stacks") for rank in living}
             samples = _sample_stacks(stack_files)
             for rank in living:
-                rank.add_stack(samples[rank.worker.pid])
+                rank.add_sample(samples[rank.worker.pid])
 
     def sample_stack(self, question: StackQuestion) -> StackAnswer:
         """Return where a local rank is now: its innermost frames, within STACK_LIMIT_S."""
@@ -157,7 +158,7 @@ class NodeSensor:
         if sensor is None or sensor.exit_code is not None:
             return StackAnswer(nonce=question.nonce, why="its process has ended")
         pid = sensor.worker.pid
-        stack = _sample_stacks({pid: Path(f"{sensor.worker.trace}.stacks")})[pid]
+        stack = _main_stack(_sample_stacks({pid: Path(f"{sensor.worker.trace}.stacks")})[pid])
         if isinstance(stack, Unknown):
             return StackAnswer(nonce=question.nonce, why=stack.why)
         frames = (shorten(str(frame), MAX_FRAME) for frame in stack.frames[:MAX_FRAMES])
@@ -178,16 +179,18 @@ class NodeSensor:
         return JobSummary(tuple(states), groups, self._world_size, newest, time.time(), facts)
 
 
-def _sample_stacks(stack_files: Mapping[int, Path]) -> Mapping[int, ThreadStack | Unknown]:
-    samples = python_stacks.sample_many_stacks(
+def _sample_stacks(
+    stack_files: Mapping[int, Path],
+) -> Mapping[int, tuple[ThreadStack, ...] | Unknown]:
+    return python_stacks.sample_many_stacks(
         stack_files, timeout_s=STACK_LIMIT_S, fallback_signal=trace_file.STACK_SIGNAL
     )
-    return {
-        pid: threads
-        if isinstance(threads, Unknown)
-        else _without_launcher(python_stacks.main_thread(threads))
-        for pid, threads in samples.items()
-    }
+
+
+def _main_stack(threads: tuple[ThreadStack, ...] | Unknown) -> ThreadStack | Unknown:
+    if isinstance(threads, Unknown):
+        return threads
+    return _without_launcher(python_stacks.main_thread(threads))
 
 
 def _without_launcher(stack: ThreadStack | Unknown) -> ThreadStack | Unknown:
@@ -212,6 +215,7 @@ class _RankSensor:
         self.processes: deque[ProcessSample | Unknown] = deque(maxlen=2)
         self.children_usage: deque[ChildrenUsage] = deque(maxlen=2)
         self.stacks: deque[ThreadStack | Unknown] = deque(maxlen=2)
+        self._helper: ThreadStack | None = None
         self._active = 0.0
         self._repeated = RepeatedStacks()
         self._repeated_since = 0.0
@@ -351,6 +355,7 @@ class _RankSensor:
             state,
             recent=tuple(self.trace.recent(calls)) if self.trace is not None else (),
             stacks=tuple(stacks),
+            helper=self._helper if stacks else None,
             unseen=(*state.unseen, *unseen),
             children=self.children.sample(since=state.progress - CHILD_MARGIN_S),
             cpu_share=activity.cpu_share if activity else None,
@@ -390,6 +395,11 @@ class _RankSensor:
             or (len(stacks) > 1 and not same_stack(*stacks))
         ):
             self._active = time.time()
+
+    def add_sample(self, threads: tuple[ThreadStack, ...] | Unknown) -> None:
+        """Store the stacks of all threads: the main thread's, and that of a thread at work."""
+        self.add_stack(_main_stack(threads))
+        self._helper = None if isinstance(threads, Unknown) else thread_at_work(threads)
 
     def add_stack(self, stack: ThreadStack | Unknown) -> None:
         """Store a stack sample."""

@@ -297,6 +297,54 @@ def test_the_rank_that_did_not_join_the_store_is_named() -> None:
     assert (root.cause, root.subject.rank) == ("store-wait", 2)
 
 
+REFUSED_BY_SERVICE = """\
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/http/client.py", line 952, in connect
+    self.sock = self._create_connection(
+  File "/usr/lib/python3.11/socket.py", line 836, in create_connection
+    sock.connect(sa)
+ConnectionRefusedError: [Errno 111] Connection refused
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/job/train.py", line 41, in fetch
+    return urlopen(url).read()
+  File "/usr/lib/python3.11/urllib/request.py", line 1351, in do_open
+    raise URLError(err)
+urllib.error.URLError: <urlopen error [Errno 111] Connection refused>
+"""
+
+
+def with_rank(rank: int, text: str) -> str:
+    """Return a log with torchrun's prefix of a rank on each line."""
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "is_own"),
+    [
+        (REFUSED_BY_SERVICE, True),
+        (REFUSED_BY_SERVICE.replace("/http/client", "/multiprocessing/connection"), False),
+        (
+            REFUSED_BY_SERVICE.replace(
+                '  File "/job',
+                '  File "/x/site-packages/torch/distributed/elastic/multiprocessing/errors/'
+                '__init__.py", line 9, in wrapper\n    return f(*args)\n  File "/job',
+            ),
+            True,
+        ),
+    ],
+)
+def test_a_service_that_refuses_a_connection_is_no_lost_peer(text: str, is_own: bool) -> None:  # noqa: FBT001
+    lost = raises(0, "RuntimeError: [gloo/pair.cc:553] Connection closed by peer [10.0.0.2]:138.")
+    found = verdict(lost + with_rank(2, text.partition("\nDuring")[0] if not is_own else text)).root
+    assert found is not None
+    expected = ("python-exception-on-one-rank", 2, "/job/train.py", 41)
+    subject = found.subject
+    assert ((found.cause, subject.rank, subject.file, subject.line) == expected) == is_own
+
+
 def test_stale_addresses_of_the_previous_attempt() -> None:
     refused = "RuntimeError: Gloo connectFullMesh failed with timed out: SO_ERROR: Connection refused, remote=[1.2.3.4]:5\n"
     root = verdict(LAUNCHER_ENDS.rsplit("torch.", 1)[0] + refused).root

@@ -410,3 +410,16 @@ def test_a_hint_about_the_root_rank_explains_no_other_operation():
     assert refined(before, ranks, destination) is before
     before = verdict("collective-mismatch", 1, 27, confidence=0.9)
     assert refined(before, ranks, destination).root.message.startswith("the finding of the run; ")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_rank_in_a_new_call_of_a_test_has_not_left_by_it(is_new):
+    """Rank 1 is in a collective of the test at line 59, before the `break` below it."""
+    leaves = hint("exit", 61, 62, 62, cause="rank-skips-collective", guard=59)
+    first = completed_call(1, 62, 70) if is_new else completed_call(1, 44, 59)
+    ranks = (
+        row(0, first, completed_call(2, 62, 70), pending_call(3, 62, 70)),
+        row(1, first, completed_call(2, 62, 70), pending_call(3, 44, 59, dtype="int64")),
+    )
+    before = verdict("mismatched-dtype", 1, 44)
+    assert (refined(before, ranks, leaves) is before) == is_new

@@ -258,3 +258,158 @@ def test_a_rank_in_the_next_turn_has_not_stayed_in_the_loop(others, expected, tm
     assert (root.cause, root.subject.rank, root.subject.line) == (cause, 2, line)
     assert root.message.startswith(message)
     assert "all_reduce at job.py:3 of the next iteration" in root.message
+
+
+def judge(ranks):
+    """Return the root that the detector finds with the source of the ranks' lines."""
+    table = JobSummary(tuple(ranks), world(len(ranks)), len(ranks), silent_since=0.0, time=31.0)
+    return StallDetector(StallLimits()).judge(table).root
+
+
+NESTED = """\
+def apply(values, gather):
+    if not isinstance(values, list):
+        return gather(values)
+    for value in values:
+        apply(value, gather)
+"""
+
+
+def test_a_loop_over_nested_values_is_not_one_over_the_data(tmp_path):
+    """A library gathers each state of a metric; rank 2 has one less, and trains again."""
+    library = tmp_path / "site-packages" / "nested.py"
+    library.parent.mkdir()
+    library.write_text(NESTED)
+    script = tmp_path / "job.py"
+    script.write_text(TURNS)
+    counts, trains, called = (
+        SourceLine(str(script), line, name)
+        for line, name in ((6, "validate"), (3, "train"), (10, "main"))
+    )
+    inside = tuple(SourceLine(str(library), line, "apply") for line in (3, 5, 5))
+    before = [replace(each, caller=called) for each in history(30, ("barrier", counts))]
+    usual = replace(call(31, "all_gather", site=counts), caller=called)
+    odd = replace(call(31, "all_reduce", site=trains), caller=replace(called, line=9))
+    frames = {2: (trains, replace(called, line=9))}
+    ranks = [
+        row(
+            rank,
+            *before,
+            odd if rank == 2 else usual,
+            stacks=(ThreadStack(frames.get(rank, (*inside, replace(called, line=11)))),),
+        )
+        for rank in range(3)
+    ]
+    root = judge(ranks)
+    assert (root.cause, root.subject.rank) == ("rank-skips-collective", 2)
+    assert "left the loop" not in root.message
+
+
+SHARE = """\
+def share(box):
+    try:
+        broadcast(box)
+    except Exception:
+        return None
+    return box
+def main():
+    share(config)
+    reduce()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "cause", "line"),
+    [
+        (SHARE, "rank-skips-collective", 4),
+        (SHARE.replace("return None", "raise"), "mismatched-operation", 9),
+        (SHARE.replace("main():", "main(test):\n    if test:", 1), "mismatched-operation", 10),
+        (SHARE.replace("share(config)\n    reduce()", "reduce()\n    share(config)"), None, None),
+    ],
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_handler_lets_a_rank_go_on_without_a_call(program, cause, line, size, tmp_path):
+    """Rank 0 cannot pickle what it broadcasts; its handler hides that, and it goes on."""
+    program = program.replace("if test:\n    share", "if test:\n        share")
+    script = tmp_path / "job.py"
+    script.write_text(program)
+    lines = {text.strip(): at for at, text in enumerate(program.splitlines(), 1)}
+
+    def at(text, function):
+        return SourceLine(str(script), lines[text], function)
+
+    usual = replace(
+        call(31, "broadcast", site=at("broadcast(box)", "share")),
+        caller=at("share(config)", "main"),
+    )
+    odd = call(31, "all_reduce", site=at("reduce()", "main"))
+    before = history(30, ("all_gather", TRAIN))
+    root = judge([row(rank, *before, usual if rank else odd) for rank in range(size)])
+    if cause is None:
+        assert root.cause != "rank-skips-collective"
+    elif cause == "rank-skips-collective" or size > 2:
+        assert (root.cause, root.subject.rank, root.subject.line) == (cause, 0, line)
+
+
+FORWARD = """\
+def forward(x):
+    return project(x)
+def main():
+    for ids in loader:
+        model(ids)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shapes", "text", "line"),
+    [
+        (((4, 38, 32), (4, 37, 32)), "project", 5),
+        (((4, 38, 32), (4, 38, 31)), "project", 2),  # a parameter has another width
+        (((4, 38, 32), (4, 37, 32)), "all_reduce", 2),  # the script's own collective
+    ],
+)
+def test_activations_of_different_sizes_are_explained_by_the_call_of_the_model(
+    shapes, text, line, tmp_path
+):
+    script = tmp_path / "job.py"
+    script.write_text(FORWARD.replace("project", text))
+    inner, outer = SourceLine(str(script), 2, "forward"), SourceLine(str(script), 5, "main")
+    module = SourceLine("/x/site-packages/torch/nn/modules/module.py", 9, "_call_impl")
+    ranks = [
+        row(
+            rank,
+            *history(30, ("all_reduce", inner)),
+            replace(call(31, site=inner, elements=sum(shape)), shape=shape),
+            stacks=(ThreadStack((inner, module, outer)),),
+        )
+        for rank, shape in enumerate(shapes)
+    ]
+    root = judge(ranks)
+    assert (root.cause, root.subject.line) == ("mismatched-shape", line)
+
+
+CHECKED = """\
+def check(loss):
+    if loss > 9:
+        reduce(flag)
+        return True
+def main():
+    for batch in loader:
+        if check(batch):
+            break
+        backward(batch)
+"""
+
+
+def test_a_new_call_of_another_line_is_explained_by_the_test_around_it(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(CHECKED)
+    inner, trains, test = (
+        SourceLine(str(script), line, name)
+        for line, name in ((3, "check"), (9, "main"), (7, "main"))
+    )
+    before = history(30, ("all_reduce", trains))
+    odd = replace(call(31, dtype="int64", site=inner), caller=test)
+    ranks = [row(rank, *before, odd if rank == 1 else call(31, site=trains)) for rank in range(3)]
+    root = judge(ranks)
+    assert (root.cause, root.subject.rank, root.subject.line) == ("mismatched-dtype", 1, 2)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from msgspec.structs import replace
 
 from holdfast.causes.process.python_exception_all_ranks import PYTHON_EXCEPTION_ALL_RANKS
 from holdfast.causes.process.python_exception_on_one_rank import PYTHON_EXCEPTION_ON_ONE_RANK
+from holdfast.core.rank_table import SourceLine
 from holdfast.core.text import shorten
 from holdfast.diagnose.log_rules.candidates import CauseCandidate
 from holdfast.diagnose.log_rules.log_index import (
@@ -18,8 +22,8 @@ from holdfast.diagnose.log_rules.log_index import (
 )
 from holdfast.diagnose.log_rules.rank_inference import first_reporting_rank, rank_from_launchers
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
-from holdfast.diagnose.logs import LoggedTraceback, LogLine
-from holdfast.host.processes.user_code import is_user_file
+from holdfast.diagnose.logs import LogFacts, LoggedTraceback, LogLine
+from holdfast.host.processes.user_code import is_other_library, is_user_file
 
 #: Raised by launchers about the processes that they started.
 _LAUNCHER_TYPES = re.compile(
@@ -39,6 +43,9 @@ _ECHO_TEXTS = re.compile(
 _ECHO_TYPES = re.compile(
     r"(?:Dist\w*Error|BrokenPipeError|ConnectionError|ConnectionResetError|TimeoutError|EOFError)$"
 )
+#: A refused connection is the rank's own failure, unless a part of the job made it.
+_REFUSED = re.compile(r"ConnectionRefusedError|[Cc]onnection refused")
+_OF_THE_JOB = re.compile(r"/torch/distributed/|/multiprocessing/(?:connection|managers)\.py$")
 #: Caused by a person or a scheduler; other rules handle their signals.
 _TERMINATION_TYPES = re.compile(
     r"(?:SignalException|KeyboardInterrupt|RendezvousGracefulExitError)$"
@@ -69,6 +76,23 @@ def find_exceptions_before_steps(index: LogIndex) -> Iterable[CauseCandidate]:
     own = [one for one in _own_failures(index) if one.header and not one.notice]
     if own:
         yield _candidate(index, _earliest_first(own), Tier.EXCEPTION, (0.6, 0.6))
+
+
+def without_refusing_services(facts: LogFacts) -> LogFacts:
+    """Return the facts without refused connections between ranks that were some to a service."""
+    services = {
+        (one.line.source, one.line.number)
+        for one in facts.tracebacks
+        if _is_refused_by_service(one)
+    }
+    if not services:
+        return facts
+    signals = tuple(
+        one
+        for one in facts.signals
+        if one.name != "connect-refused" or position(one) not in services
+    )
+    return replace(facts, signals=signals)
 
 
 def _own_failures(index: LogIndex) -> list[LoggedTraceback]:
@@ -119,7 +143,7 @@ def _candidate(
     """Return the first traceback and those like it; ``confidences``: for one and for all ranks."""
     first = tracebacks[0]
     same = [one for one in tracebacks if _signature(one) == _signature(first)]
-    place = first.place or next(iter(first.frames), None)
+    place = first.place or _place_of_chain(index, first) or next(iter(first.frames), None)
     lines = tuple(one.line for one in same)
     ranks = {line.rank for line in lines if line.rank is not None} or {
         int(rank) for signal in index.all("worker-failed") for rank in signal.fields.values()
@@ -140,6 +164,24 @@ def _candidate(
         who = f"rank {rank}" if rank is not None else "one process"
     message = f"{who} raised {text}{where}"
     return CauseCandidate(cause.name, tier, confidence, message, lines, rank, place=place)
+
+
+def _place_of_chain(index: LogIndex, first: LoggedTraceback) -> SourceLine | None:
+    """Return the user's line of an exception that was raised because of ``first``."""
+    chained = index.all("chained")
+    source, before = first.line.source, first.line.number
+    for one in index.facts.tracebacks:
+        if one.line.source != source or one.line.number <= before:
+            continue
+        if not any(
+            link.line.source == source and before < link.line.number <= one.line.number
+            for link in chained
+        ):
+            return None
+        if one.place is not None:
+            return one.place
+        before = one.line.number
+    return None
 
 
 def _without_copies(
@@ -231,7 +273,23 @@ def is_own_failure(one: LoggedTraceback) -> bool:
         return False
     if _WRAPPED.match(one.text) or not _EXCEPTION_NAME.search(one.type):
         return False  # the wrapped exception follows in the log; or the name is only a guess
+    if _is_refused_by_service(one):
+        return True
     return not (_ECHO_TYPES.search(one.type) or _ECHO_TEXTS.search(one.text))
+
+
+def _is_refused_by_service(one: LoggedTraceback) -> bool:
+    """Return whether a service of the user refused the connection, such as a database.
+
+    The rank or a library other than torch made it in Python; torch's store and backends connect in
+    C++.
+    """
+    if not one.frames or not _REFUSED.search(f"{one.type} {one.text}"):
+        return False
+    called = takewhile(lambda frame: not is_user_file(frame.file), one.frames)
+    if any(_OF_THE_JOB.search(frame.file) for frame in called):
+        return False
+    return one.type.endswith("ConnectionRefusedError") or is_other_library(one.frames[0].file)
 
 
 def _signature(one: LoggedTraceback) -> tuple[str, str]:

@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
 def judge(facts: LogFacts) -> Verdict:
     """Return the verdict; ``root`` is None if nothing failed, or no line shows what did."""
     aligned = align_clocks(attribute_ranks(facts))
-    index = LogIndex(aligned.facts)
+    index = LogIndex(exceptions.without_refusing_services(aligned.facts))
     found = _find_causes(index)
     if all(_is_harmless(index, one) for one in found.candidates):
         unknown = tuple(

@@ -18,6 +18,7 @@ from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.core.findings import Finding
 from holdfast.core.rank_table import ProcessState, RankState, SourceLine
 from holdfast.watcher.rules.call_sites import SourceContexts
+from holdfast.watcher.rules.helper_threads import user_line
 from holdfast.watcher.rules.rank_findings import (
     Evidence,
     at_line,
@@ -178,6 +179,9 @@ def _awaited_outside(state: RankState) -> str:
             (f" ({each.name}, pid {each.pid})" for each in state.children if each.alive), ""
         )
         return f", waiting for another program{child}"
+    if state.helper is not None:
+        where = at_line(user_line(state.helper), " at ")
+        return f", waiting for its thread {state.helper.thread!r}{where}"
     return next(
         (
             f", waiting for {what}"

@@ -88,6 +88,29 @@ def own_branch(
     return None
 
 
+def swallowed_call(
+    usual: RecordedCall, odd: RecordedCall, source: SourceContexts
+) -> SourceLine | None:
+    """Return the ``except`` by which a rank in ``odd`` went on without the ``usual`` call.
+
+    ``odd`` follows the ``usual`` call in a function that leads to both, and no test that is not
+    around both lets a rank leave that call out.
+    """
+    around_odd = list(iterate_callers(odd, source))
+    shared = {(line.file, guard) for _, line, context in around_odd for guard in context.guards}
+    handler: SourceLine | None = None
+    for _, line, context in iterate_callers(usual, source):
+        tests = (guard for guard in context.guards if guard.branch != "raise")
+        if any((line.file, guard) not in shared for guard in tests):
+            return None
+        if handler is None and context.swallowed_at is not None:
+            handler = SourceLine(line.file, context.swallowed_at, context.function)
+        for _, odd_line, odd_context in around_odd:
+            if (odd_line.file, odd_context.begin) == (line.file, context.begin):
+                return handler if odd_line.line > line.line else None
+    return None
+
+
 def is_after_loop_of(odd: RecordedCall, usual: RecordedCall, source: SourceContexts) -> bool:
     """Return whether ``odd`` follows a loop around ``usual``, in a function that leads to both.
 

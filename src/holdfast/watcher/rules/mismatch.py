@@ -36,6 +36,7 @@ from holdfast.watcher.rules.call_sites import (
     left_loop_line,
     own_branch,
     rank_guard,
+    swallowed_call,
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
 from holdfast.watcher.rules.rank_findings import HEADLINE_CHARACTERS, describe_exception
@@ -44,6 +45,7 @@ from holdfast.watcher.rules.stack_divergence import (
     frames_in_call,
     guard_in_stack,
     left_loops,
+    model_call,
     swallowed_below,
 )
 from holdfast.watcher.rules.subjects import rank_subject
@@ -176,7 +178,11 @@ def _side(
 
 
 def _is_explained(sides: _Sides, source: SourceContexts) -> bool:
-    return _guard(sides, source) is not None or _has_left_loop(sides, source)
+    return (
+        _guard(sides, source) is not None
+        or _has_left_loop(sides, source)
+        or swallowed_call(sides.usual, sides.odd, source) is not None
+    )
 
 
 def _guard(sides: _Sides, source: SourceContexts) -> tuple[Guard, SourceLine] | None:
@@ -214,6 +220,7 @@ def _explain(
         text = f"{who} skipped {_describe(skipped)}{why}: one call behind since then"
         return _Explanation(RANK_SKIPS_COLLECTIVE, line, text, 0.85)
     left = _explain_left_loop(divergence, sides, source)
+    left = left or _explain_handler(divergence, sides, source)
     if left is not None:
         return left
     if divergence.kind == "dtype" and divergence.known:
@@ -247,13 +254,47 @@ def _explain_difference(
         )
         return _Explanation(RANK_SKIPS_COLLECTIVE, exit_line, text, 0.8)
     text = f"{sides.who_makes} {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
-    branch = own_branch(odd, usual, source) if divergence.kind == "operation" else None
+    is_another_call = not divergence.known and not _is_same_call(odd, usual)
+    branch = (
+        own_branch(odd, usual, source)
+        if divergence.kind == "operation" or is_another_call
+        else None
+    )
     line = odd.site
     if branch is not None:
         line, test = branch
         text = f"{text}, under {test!r}{_at(line)}"
+    called = _called_with(divergence.kind, sides, source)
+    if called is not None:
+        line = called
+        text += f", in the model that is called{_at(line)}: the ranks pass it different sizes"
     confidence = 0.6 if divergence.tie else 0.9
     return _Explanation(_CAUSE_OF_KIND[divergence.kind], line, text, confidence)
+
+
+def _is_same_call(one: RecordedCall | None, other: RecordedCall) -> bool:
+    return one is not None and (one.site, one.caller) == (other.site, other.caller)
+
+
+def _called_with(kind: str, sides: _Sides, source: SourceContexts) -> SourceLine | None:
+    """Return the line that calls the model, if the sizes of its activations differ between ranks.
+
+    A library makes such a call inside of the forward pass. Parameters of different sizes would also
+    change the last dimension.
+    """
+    odd, usual = sides.odd, sides.usual
+    one, other = odd.shape, usual.shape
+    is_activation = len(one) == len(other) > 1 and one[-1] == other[-1]
+    context = source.get(odd.site) if odd.site is not None else None
+    if (
+        kind not in ("shape", "size")
+        or not is_activation
+        or not _is_same_call(odd, usual)
+        or context is None
+        or odd.name.rpartition("_")[2] in context.text
+    ):
+        return None
+    return model_call(odd.site, sides.odd_frames or sides.usual_frames)
 
 
 def _left_out_at(call: RecordedCall, source: SourceContexts) -> tuple[SourceLine | None, str]:
@@ -306,6 +347,21 @@ def _explain_left_loop(
         f"first and are in {_describe(usual)}"
     )
     return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.85)
+
+
+def _explain_handler(
+    divergence: CallDivergence, sides: _Sides, source: SourceContexts
+) -> _Explanation | None:
+    """Explain ranks that left out a call in a ``try`` block whose handler lets them continue."""
+    odd, usual = sides.odd, sides.usual
+    handler = swallowed_call(usual, odd, source)
+    if handler is None or _is_same_call(divergence.before, usual):
+        return None
+    text = (
+        f"{sides.who} left out {_describe(usual)}, in which the others are: the exception handler "
+        f"at {handler.short} lets a rank continue without it; {sides.who_is} in {_describe(odd)}"
+    )
+    return _Explanation(RANK_SKIPS_COLLECTIVE, handler, text, 0.8)
 
 
 def _is_repeated(call: RecordedCall, source: SourceContexts) -> bool:

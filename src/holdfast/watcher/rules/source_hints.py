@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -76,6 +76,7 @@ class _PartialCollective:
 
     ``first``: it is the first of its kind in the recorded calls of the group; otherwise ranks wait
     in it now. ``incomplete``: ranks may have differed in earlier calls, which are not recorded.
+    ``new``: the ranks with a call that no rank made before.
     """
 
     group: str
@@ -84,6 +85,7 @@ class _PartialCollective:
     missing: tuple[int, ...]
     first: bool
     incomplete: bool
+    new: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -200,20 +202,26 @@ def _partial_collectives(
     for name, by_rank in table.items():
         begin = max(min(own) for own in by_rank.values())  # the oldest number that all recorded
         numbers = {number for own in by_rank.values() for number in own if number >= begin}
-        first = True
+        first, made = True, set[Hashable]()
         for number in sorted(numbers):
             calls = {rank: own[number] for rank, own in by_rank.items() if number in own}
+            new = tuple(rank for rank, call in calls.items() if _key(call) not in made)
+            made.update(map(_key, calls.values()))
             missing = tuple(
                 state.rank
                 for state in ranks
                 if _has_not_entered(state, groups.get(name), name, number)
             )
-            if missing or len({(call.name, call.site, call.caller) for call in calls.values()}) > 1:
+            if missing or len({*map(_key, calls.values())}) > 1:
                 if first or (name, number) in waited:
                     yield _PartialCollective(
-                        name, number, calls, missing, first, number == begin > 1
+                        name, number, calls, missing, first, number == begin > 1, new
                     )
                 first = False
+
+
+def _key(call: RecordedCall) -> Hashable:
+    return call.name, call.site, call.caller
 
 
 def _has_not_entered(
@@ -236,7 +244,7 @@ def _match_partial_collective(
         rank for rank, call in sorted(partial.calls.items()) if _is_call_of(hint, call, source)
     )
     others = tuple(sorted({*partial.calls, *partial.missing} - {*makers}))
-    if not makers or not others:
+    if not makers or not others or _is_still_in_test(hint, partial, others):
         return None
     which = f"collective #{partial.sequence} of group {partial.group!r}"
     facts = [
@@ -261,6 +269,19 @@ def _match_partial_collective(
         tuple(facts),
         _CONFIDENCE_FIRST if is_certain else _CONFIDENCE_WAITING,
         partial.sequence,
+    )
+
+
+def _is_still_in_test(hint: SourceHint, partial: _PartialCollective, others: Sequence[int]) -> bool:
+    """Return whether a rank that should have left is in a new call that the test itself makes."""
+    lines = [
+        line
+        for rank in others
+        if rank in partial.new
+        for line in (partial.calls[rank].site, partial.calls[rank].caller)
+    ]
+    return hint.kind == "exit" and any(
+        line is not None and _is_same_line(hint.guard, line) for line in lines
     )
 
 

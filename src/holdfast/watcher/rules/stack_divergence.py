@@ -7,6 +7,7 @@ one line of the user's script. Or one may be in a branch that depends on the ran
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
@@ -73,6 +74,17 @@ def guard_in_stack(
     return None
 
 
+def model_call(site: SourceLine | None, frames: Sequence[SourceLine]) -> SourceLine | None:
+    """Return the line of the script that calls the outermost module around ``site``.
+
+    ``frames`` are those of a stack, innermost first; None if ``site`` is in no forward pass.
+    """
+    modules = [at for at, frame in enumerate(frames) if frame.file.endswith(_MODULE)]
+    if not modules or site not in frames[: modules[-1]]:
+        return None
+    return next((frame for frame in frames[modules[-1] :] if is_user_file(frame.file)), None)
+
+
 def swallowed_below(
     header: SourceLine, frames: Sequence[SourceLine], source: SourceContexts
 ) -> SourceLine | None:
@@ -106,10 +118,14 @@ def compared_frames(states: Sequence[RankState]) -> set[SourceLine]:
 def _loops_over_data(frames: Sequence[SourceLine], source: SourceContexts) -> Iterator[LeftLoop]:
     """Yield the loops in these frames, the outermost first.
 
-    A loop inside a module's forward pass runs over its layers, not over the data.
+    A loop inside a module's forward pass runs over its layers, not over the data, and one in a
+    function that calls itself over the members of a collection.
     """
+    calls = Counter((frame.file, frame.function) for frame in frames)
     for frame in reversed(frames):
         if frame.file.endswith(_MODULE):
             return
-        for loop in source[frame].loops if frame in source else ():
+        if frame not in source or calls[frame.file, frame.function] > 1:
+            continue
+        for loop in source[frame].loops:
             yield SourceLine(frame.file, loop.first, frame.function), loop

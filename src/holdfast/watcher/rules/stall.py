@@ -19,6 +19,7 @@ from typing import NamedTuple
 from holdfast.causes import by_name
 from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.core.rank_table import ProcessState, RankState, SourceLine, ThreadStack
+from holdfast.watcher.rules.helper_threads import user_line
 
 SILENT_STEPS = 10.0
 BUSY_CPU_SHARE = 0.3
@@ -170,7 +171,24 @@ def extension(
     activity, shown = describe_activity(root), visible_phase_extension(root, limits)
     if activity:
         return TimeExtension(activity, _busy_until_s(root, limits, shown, is_awaited=is_awaited))
-    return shown or _idle_extension(root, limits, is_awaited=is_awaited)
+    return (
+        shown
+        or _helper_extension(root, limits, is_awaited=is_awaited)
+        or _idle_extension(root, limits, is_awaited=is_awaited)
+    )
+
+
+def _helper_extension(
+    root: RankState, limits: StallLimits, *, is_awaited: bool
+) -> TimeExtension | None:
+    """Return the extension for a thread at work for which the main thread waits: a late save."""
+    helper = root.helper
+    if helper is None or not is_awaited:
+        return None
+    line = user_line(helper)
+    limit_s = max(limits.act_after_s, limits.first_step_s if is_before_first_step(root) else 0.0)
+    at = f" at {line.short}" if line is not None else ""
+    return TimeExtension(f"it waits for its thread {helper.thread!r}{at}", limit_s)
 
 
 def _idle_extension(
@@ -239,7 +257,7 @@ def visible_phase(root: RankState) -> str | None:
 
 
 def _match_phase(root: RankState) -> tuple[_PhasePattern, SourceLine] | None:
-    for stack in root.stacks[-1:]:
+    for stack in (*root.stacks[-1:], *((root.helper,) if root.helper is not None else ())):
         for frame in stack.frames:
             for phase in _PHASES:
                 if phase.pattern.search(f"{frame.file}:{frame.function}"):

@@ -78,6 +78,30 @@ CASES = {
                     raise
         """,
     ),
+    "a barrier behind the loop that a rank leaves, which all ranks reach": (
+        "local-early-exit",
+        """
+        def train(runner, loader, epochs):
+            runner.wrap(torch.nn.parallel.DistributedDataParallel)
+            for epoch in range(epochs):
+                for batch in loader:
+                    loss = runner.step(batch)
+                    if torch.isnan(loss):
+                        break  # found
+                    loss.backward()
+                dist.barrier()
+        """,
+        """
+        def train(runner, loader, epochs):
+            for epoch in range(epochs):
+                for batch in loader:
+                    loss = runner.step(batch)
+                    if torch.isnan(loss):
+                        break
+                    runner.log(loss)
+                dist.barrier()
+        """,
+    ),
     "each rank stops by its own score": (
         "local-early-exit",
         """

@@ -176,7 +176,7 @@ class _FunctionGuards:
     ) -> EnteredCall | None:
         """Return the collective or backward pass that a rank skips by leaving."""
         in_loop = isinstance(leaving, (ast.Continue, ast.Break))
-        rest = guard.loop_rest if isinstance(leaving, ast.Continue) else guard.rest
+        rest = guard.loop_rest if in_loop else guard.rest  # `break` reaches what follows the loop
         skipped = self.collectives.first_always(self.module, [*other, *rest])
         if skipped is None and guard.loop is not None and in_loop:
             if isinstance(leaving, ast.Break):
