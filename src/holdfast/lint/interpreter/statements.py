@@ -197,13 +197,16 @@ class StatementExecutor:
                 after_yes,
                 differs,
                 multiple=multiple,
-                may_be_single=not differs and checks_multiple_among_others(node.test),
+                may_be_single=not differs
+                and (test.agreed or checks_multiple_among_others(node.test)),
             )
             clear_absence(names, absent, before, after_yes)
         frame.ended = yes_ended and no_ended
         if multiple is not None and (yes_ended if multiple else no_ended):
             # only a single process continues
-            names.update((name, as_uniform(value)) for name, value in names.items())
+            names.update(
+                (name, as_uniform(value, _OF_ONE_PROCESS)) for name, value in names.items()
+            )
         if yes or no:
             text = f"if {self.state.unparse(node.test)}"[:_MAX_TEXT]
             rank_test = next((obj for obj in test.objects if isinstance(obj, RankTest)), None)

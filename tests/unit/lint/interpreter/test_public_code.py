@@ -247,6 +247,34 @@ PAIRS = {
         """,
         ('name == "weight"', "totals[name] > 0"),
     ),
+    "a number that ranks agree on where they agreed to stop": (
+        """
+        def share(value):
+            if dist.is_available() and dist.is_initialized():
+                tensor = torch.tensor(value)
+                dist.broadcast(tensor, 0)
+                return tensor.item()
+            return value
+
+        def ends(monitor):
+            stops, more = False, 0
+            if dist.get_rank() == 0:
+                stops, more = monitor.ask()
+            stops = share(stops)
+            if stops:
+                more = share(more)
+            return stops, more
+
+        def train(monitor, last):
+            for step in range(1000):
+                stops, more = ends(monitor)
+                if stops:
+                    last = step + more
+                if step >= last:
+                    dist.barrier()  # found
+        """,
+        ("more = share(more)", "print(more)"),
+    ),
     "a model that is whole on each rank": (
         """
         from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
