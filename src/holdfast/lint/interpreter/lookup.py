@@ -454,8 +454,9 @@ class NameEvaluator:
             else ()
         )
         why = index.content if base.known or pieces or base.content else as_selection(index.content)
+        content = as_selection(base.content) if isinstance(at, str) else base.content
         return Value(
-            content=merge_taint(base.content, why),
+            content=merge_taint(content, why),
             length=merge_taint(
                 inner.length if inner is not None else base.element_length, piece, masked, rows
             ),
