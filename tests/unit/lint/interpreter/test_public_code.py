@@ -275,6 +275,27 @@ PAIRS = {
         """,
         ("more = share(more)", "print(more)"),
     ),
+    "each rank has a group": (
+        """
+        def own(many):
+            groups = [dist.new_group(ranks) for ranks in many]
+            for number, ranks in enumerate(many):
+                if dist.get_rank() in ranks:
+                    return groups[number]
+
+        class Layer:
+            def __init__(self, many):
+                self.group = own(many)
+                self.rank = dist.get_rank()
+
+            def share(self, value):
+                if self.group:
+                    dist.all_reduce(value)  # found
+
+        Layer(elsewhere.groups).share(1)
+        """,
+        ("if self.group", "if self.rank"),
+    ),
     "a model that is whole on each rank": (
         """
         from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
