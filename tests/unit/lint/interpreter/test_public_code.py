@@ -355,8 +355,31 @@ def report(value):
 report(elsewhere.value)
 """
     assert findings(tmp_path, text) == [(HEAD.count("\n") + 9, Level.WARNING)]
-    certain = text.replace("isinstance(value, torch.Tensor)", "dist.is_initialized()")
-    assert findings(tmp_path, certain) == [(HEAD.count("\n") + 9, Level.ERROR)]
+    for certain in ("dist.is_initialized()", "elsewhere.is_distributed()", "elsewhere.args.dist"):
+        certain_text = text.replace("isinstance(value, torch.Tensor)", certain)
+        assert findings(tmp_path, certain_text) == [(HEAD.count("\n") + 9, Level.ERROR)]
+
+
+def test_a_flag_of_an_object_that_may_be_off_is_a_warning(tmp_path):
+    text = """
+class Evaluator:
+    def __init__(self, distributed):
+        self.distributed = distributed
+
+    def evaluate(self):
+        if self.distributed:
+            dist.barrier()
+
+def test(config):
+    evaluator = Evaluator(config.evaluates_on_all)
+    if config.evaluates_on_all or dist.get_rank() == 0:
+        evaluator.evaluate()
+
+test(elsewhere.load("config.yaml"))
+"""
+    assert findings(tmp_path, text) == [(HEAD.count("\n") + 13, Level.WARNING)]
+    on = text.replace("Evaluator(config.evaluates_on_all)", "Evaluator(True)")
+    assert findings(tmp_path, on) == [(HEAD.count("\n") + 13, Level.ERROR)]
 
 
 def test_a_configuration_in_itself_ends(tmp_path):
