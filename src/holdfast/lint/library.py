@@ -146,6 +146,7 @@ _SHARDED = {
     "megatron.core.dist_checkpointing": ("save", "load"),
 }  # fmt: skip
 CALLS |= {f"accelerate.utils.{name}": _collective(name, "tensor", "return") for name in _ACCELERATE}
+CALLS["accelerate.utils.gather"] = _collective("gather", "tensor", "return", shaped="tensor")
 CALLS["accelerate.utils.broadcast_object_list"] = _collective(
     "broadcast_object_list", "object_list from_process", "object_list"
 )
@@ -194,7 +195,10 @@ CALLS |= {f"torch_xla.core.xla_model.{name}": _collective(name, "") for name in 
 #: Methods of library instances, by class.
 METHODS: dict[str, dict[str, CollectiveCall]] = {
     "accelerate.Accelerator": {
-        "gather_for_metrics": _collective("gather_for_metrics", "input_data", "return"),
+        "gather": _collective("gather", "tensor", "return", shaped="tensor"),
+        "gather_for_metrics": _collective(
+            "gather_for_metrics", "input_data", "return", shaped="input_data"
+        ),
         "load_state": _collective("load_state", "input_dir", kind="sharded"),
         "get_state_dict": _collective("get_state_dict", "model", kind="sharded"),
     },

@@ -41,7 +41,8 @@ class Frame:
 
     control: taint of the conditions under which ranks get here
     caller_control, caller_own_control: the part of it from the caller, and what the caller adds
-    exited: taint of conditions under which some ranks left the function
+    exited: taint of conditions under which some ranks left the block or the function
+    skipped: the part of it under which ranks left only the round of a loop, or the loop
     lazily_created: attributes and variables that are created here because they are missing
     assigns_simple: the assigned value is a flag or number
     effects, mutated: effects so far, and values mutated in place
@@ -65,6 +66,7 @@ class Frame:
     caller_control: Taint = ()
     caller_own_control: Taint = ()
     exited: Taint = ()
+    skipped: Taint = ()
     lazily_created: tuple[str, ...] = ()
     assigns_simple: bool = False
     effects: list[Effect] = field(default_factory=list)

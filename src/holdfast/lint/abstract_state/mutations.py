@@ -65,8 +65,9 @@ def mutate(
         and frame.function is not None
         and owner.id not in frame.function.parameters
     ):
-        # all ranks that continue here have it, or that assigned it
-        passed = (*frame.exited, *frame.assigned_under.get(owner.id, ()))
+        # all ranks that did not leave the function have it, or those that assigned it
+        left = [source for source in frame.exited if source not in frame.skipped]
+        passed = (*left, *frame.assigned_under.get(owner.id, ()))
         control = tuple(source for source in control if source not in passed)
     if (
         control

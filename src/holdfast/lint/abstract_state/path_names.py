@@ -1,7 +1,8 @@
 """Paths as text with placeholders: equal text means one path, wherever it is built.
 
 ``«name»`` is what a caller passes for a parameter, ``°name`` a setting or attribute, ``*`` anything
-in one component, such as the variable of a loop, and ``@`` the rank or something else of one rank.
+in one component, such as a count, ``@`` the rank or something else of one rank, and ``~`` a value
+that is computed from parameters or elements of data in a way that is not followed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _CONVERSIONS = frozenset({
     "str", "fspath", "abspath", "realpath", "normpath", "expanduser", "expandvars", "absolute",
     "resolve", "as_posix", "rstrip",
 })  # fmt: skip
+#: The parts of a path that ranks may not share.
+RANK_PART, UNKNOWN_PART = "@", "~"
 #: The value of a variable that counts.
 _COUNTER = ast.Constant("*")
 _PLACEHOLDER = re.compile(r"«(\w+)»")
@@ -77,18 +80,42 @@ class _Place:
     def _operation(self, node: ast.BinOp, depth: int) -> str | None:
         match node:
             case ast.BinOp(left=left, op=ast.Div(), right=right):
-                return _join([self.text(left, depth), self.text(right, depth) or "*"])
+                return _join([self.text(left, depth), self._part(right, depth)])
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                first, second = self.text(left, depth), self.text(right, depth)
-                return None if first is None else first + (second or "*")
+                first = self.text(left, depth)
+                return None if first is None else first + self._part(right, depth)
             case ast.BinOp(left=ast.Constant(value=str() as form), op=ast.Mod()):
                 return _FORMAT_FIELD.sub("*", form)
             case _:
                 return None
 
     def _hole(self, part: ast.expr, depth: int) -> str:
-        value = part.value if isinstance(part, ast.FormattedValue) else part
-        return self.text(value, depth) or "*"
+        return self._part(part.value if isinstance(part, ast.FormattedValue) else part, depth)
+
+    def _part(self, node: ast.expr, depth: int) -> str:
+        """Return the text of a part of a path; a wildcard if it is unknown."""
+        return self.text(node, depth) or (UNKNOWN_PART if self._may_differ(node, depth) else "*")
+
+    def _may_differ(self, node: ast.expr, depth: int) -> bool:
+        """Return True if an unknown value is made from parameters or elements of data."""
+        if self.function is None or depth > _MAX_DEPTH:
+            return False
+        names = {inner.id: inner for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+        names.pop("self", None)
+        parameters, assigned = _parameters(self.function.node), _assigned(self.function.node)
+        return any(
+            name in parameters
+            or any(
+                value is None
+                or (
+                    value is not _COUNTER
+                    and not _converts(value, name)
+                    and self._may_differ(value, depth + 1)
+                )
+                for _, value in assigned.get(name, ())
+            )
+            for name in names
+        )
 
     def _name(self, name: str, line: int, depth: int) -> str | None:
         """Return the last value assigned before, a parameter, or a variable of the module."""
@@ -119,8 +146,8 @@ class _Place:
         if name in _JOINS and not of_text:
             parts = [part for part in node.args if not isinstance(part, ast.Starred)]
             start = [receiver] if name == "joinpath" and receiver is not None else []
-            texts = [self.text(part, depth) for part in (*start, *parts)]
-            return _join([*texts[:1], *(text or "*" for text in texts[1:])])
+            first, *others = (*start, *parts) or (None,)
+            return _join([self.text(first, depth), *(self._part(part, depth) for part in others)])
         if name in _CONVERSIONS or name == "dirname":
             inner = node.args[0] if node.args and dotted_name(node.func) else receiver
             text = self.text(inner, depth)
@@ -168,7 +195,7 @@ def path_text(state: InterpreterState, frame: Frame, node: ast.expr) -> str | No
     """Return a path's text in a function, normalized; None if nothing is known of it."""
     text = _Place(state, frame.function, frame.scope.module).text(node)
     text = re.sub(r"/+", "/", text).rstrip("/").removeprefix("./") if text else None
-    return text if text and text.strip("*@./_-?") else None
+    return text if text and text.strip("*@~./_-?") else None
 
 
 def forget_functions() -> None:
@@ -194,6 +221,11 @@ def passed_paths(
 def substitute(text: str, passed: Mapping[str, str]) -> str:
     """Return a path's text with what is passed for parameters."""
     return _PLACEHOLDER.sub(lambda match: passed.get(match[1], match[0]), text)
+
+
+def comparable_path(text: str) -> str:
+    """Return a path's text in which what ranks may not share is anything."""
+    return text.replace(RANK_PART, "*").replace(UNKNOWN_PART, "*")
 
 
 def is_same_path(one: str, other: str) -> bool:

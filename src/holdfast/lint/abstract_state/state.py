@@ -68,6 +68,7 @@ class InterpreterState:
     sharded: classes whose instances are sharded
     events: why some ranks set an event, by its name
     wrapped_models: the variables and attributes whose models a wrapper holds
+    optimized_models: the variables and attributes whose parameters an optimizer got, and where
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
     first_uses: places that create a group on first use, and that all ranks reach
@@ -95,6 +96,7 @@ class InterpreterState:
         self.nested_classes: dict[int, Class] = {}
         self.sharded: set[Class] = set()
         self.wrapped_models: set[Hashable] = set()
+        self.optimized_models: dict[Hashable, SourceLine] = {}
         self.events: dict[str, Taint] = {}
         self.heap = Heap(modules)
         self.first_uses: set[tuple[str, str]] = set()

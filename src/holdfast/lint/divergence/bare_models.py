@@ -22,7 +22,7 @@ BARE = "bare"
 
 def record_wrapped(state: InterpreterState, call: LibraryCall) -> None:
     """Record the variable or attribute that holds a model which a call wraps."""
-    home = _home(call.frame, call.arguments.node(0, "module"))
+    home = model_home(call.frame, call.arguments.node(0, "module"))
     if home is not None and home not in state.wrapped_models:
         state.wrapped_models.add(home)
         state.summaries.record_write("<wrapped>", "")
@@ -34,8 +34,10 @@ def with_bare_output(
     """Return the result of a call, marked if it is that of a wrapped model without its wrapper."""
     if not node.args and not node.keywords:
         return value
-    unwrapped = LibraryInstance("module") in called.objects
-    home = _home(frame, node.func)
+    unwrapped = LibraryInstance("module") in called.objects or _is_of_module(
+        state, frame, node.func
+    )
+    home = model_home(frame, node.func)
     if home is not None:
         state.summaries.record_read("<wrapped>", "")
     is_wrapped = any(
@@ -60,7 +62,19 @@ def record_bare_backward(state: InterpreterState, call: LibraryCall, loss: Value
     return True
 
 
-def _home(frame: Frame, node: ast.expr | None) -> Hashable:
+def _is_of_module(state: InterpreterState, frame: Frame, called: ast.expr) -> bool:
+    """Return True for a method of the model that DDP wraps: ``model.module.compute_loss``."""
+    match called:
+        case ast.Attribute(value=ast.Attribute(value=wrapper, attr="module")):
+            return LibraryInstance("wrapped:ddp") in [
+                replace(obj, wrapped=None)
+                for obj in state.evaluate(frame, wrapper).objects_of(LibraryInstance)
+            ]
+        case _:
+            return False
+
+
+def model_home(frame: Frame, node: ast.expr | None) -> Hashable:
     """Return what identifies a local variable, or an attribute of the own class."""
     match node:
         case ast.Name(id=name):

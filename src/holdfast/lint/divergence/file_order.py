@@ -20,9 +20,17 @@ from holdfast.lint.abstract_domain.effects import (
     Marker,
     Operation,
     Try,
+    final_exit,
 )
 from holdfast.lint.abstract_domain.values import RANK_KINDS, TaintKind, taint_kinds
-from holdfast.lint.abstract_state.path_names import is_inside, is_same_path, substitute
+from holdfast.lint.abstract_state.path_names import (
+    RANK_PART,
+    UNKNOWN_PART,
+    comparable_path,
+    is_inside,
+    is_same_path,
+    substitute,
+)
 from holdfast.lint.divergence.file_accesses import ONE_RANK_WORDS
 
 #: Maximum number of effects to walk in one program or function.
@@ -34,16 +42,24 @@ _WALKED = FILE_ACCESSES | {"init", "parallel"}
 _PATH_NAME = re.compile(r"path|file|ckpt|checkpoint|fname|dir|folder|out", re.IGNORECASE)
 #: The line of an unknown path, which distinguishes it from others.
 _LINE = re.compile(r"(?<=\w):\d+(?=/|$)")
+#: A path with an unknown part, of a temporary folder, or whose last part is a parameter.
+_OPEN_PART = re.compile(rf"\?|{UNKNOWN_PART}|te?mp|/«\w+»$")
+#: Operations of which a program with one rank has no use.
+_OF_RANKS = frozenset({"init", "creation", "forward", "backward"})
 #: What only one rank can do, or should do.
 _ALONE = {"removes": "removed", "makes": "created", "writes": "written"}
 _FILES = frozenset({TaintKind.FILES})
 
 
-def find_file_orders(body: EffectSummary) -> list[Divergence]:
-    """Return the accesses of a program, or of a function that nothing calls, that race."""
+def find_file_orders(body: EffectSummary, script: str = "") -> list[Divergence]:
+    """Return the accesses of a program, or of a function that nothing calls, that race.
+
+    ``script`` is the file of a program: a collective in a file that it imports does not show that
+    it runs with several ranks, as libraries test for that.
+    """
     if not body.tags & FILE_ACCESSES:
         return []
-    walker = _OrderWalker()
+    walker = _OrderWalker(script)
     walker.walk(body.path, {})
     return walker.divergences
 
@@ -51,8 +67,9 @@ def find_file_orders(body: EffectSummary) -> list[Divergence]:
 class _OrderWalker:
     """Walks a path with the accesses since the last collective: by one rank, and by all."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: str) -> None:
         self.divergences: list[Divergence] = []
+        self._script = script
         self._one: list[FileAccess] = []
         self._all: list[FileAccess] = []
         self._clocked: list[FileAccess] = []
@@ -72,7 +89,7 @@ class _OrderWalker:
                 case FileAccess():
                     self._access(effect, substitute(effect.detail, passed))
                 case Operation() | Marker(name="init" | "parallel"):
-                    self._parallel = True
+                    self._parallel = self._parallel or self._shows_ranks(effect)
                     self._collectives += 1
                     self._one, self._all = [], []
                 case Marker(name="turn begins" | "turn ends" as name):
@@ -81,18 +98,32 @@ class _OrderWalker:
                     self._call(effect, passed)
                 case Branch():
                     self._branch(effect, passed)
-                case LoopEffect(body=first, orelse=second) | Try(body=first, final_body=second):
+                case LoopEffect(body=first, orelse=second):
+                    doubtful, by_rank = self._doubtful, self._by_rank
+                    self.walk(first, passed)
+                    self._doubtful, self._by_rank = doubtful, by_rank
+                    self.walk(second, passed)
+                case Try(body=first, final_body=second):
                     self.walk(first, passed)
                     self.walk(second, passed)
                 case _:
                     pass
 
+    def _shows_ranks(self, effect: Operation | Marker) -> bool:
+        """Return True if the program runs with several ranks: it does more than offer to."""
+        return (
+            not self._script
+            or not isinstance(effect, Operation)
+            or effect.kind in _OF_RANKS
+            or effect.location.file == self._script
+        )
+
     def _call(self, call: FunctionCall, passed: Mapping[str, str]) -> None:
         if call.callee.sequence or call.callee.tags & _WALKED:
             inner = {name: substitute(text, passed) for name, text in call.paths}
-            doubtful = self._doubtful
+            doubtful, by_rank = self._doubtful, self._by_rank
             self.walk(call.callee.path, inner)
-            self._doubtful = doubtful
+            self._doubtful, self._by_rank = doubtful, by_rank
 
     def _branch(self, branch: Branch, passed: Mapping[str, str]) -> None:
         """Walk both sides; if one of them waits, so do the accesses that follow."""
@@ -111,17 +142,20 @@ class _OrderWalker:
         elif yes_count == count and self._collectives == count:
             self._one, self._all = _merged(yes[0], self._one), _merged(yes[1], self._all)
         self._collectives = max(yes_count, self._collectives)
-        self._doubtful -= doubtful
-        self._by_rank -= by_rank
+        leaves = (final_exit(branch.yes) is None) != (final_exit(branch.no) is None)
+        if not leaves:  # else what follows in the function or loop is of the other ranks
+            self._doubtful -= doubtful
+            self._by_rank -= by_rank
 
     def _access(self, access: FileAccess, path: str) -> None:
-        access = replace(access, detail=path.replace("@", "*"), own=access.own or "@" in path)
+        is_open = _is_open(path)
+        access = replace(access, detail=comparable_path(path), own=access.own or RANK_PART in path)
         kinds = taint_kinds(access.control)
         if kinds & RANK_KINDS or self._by_rank:
             self._by_one(access)
         elif kinds <= _FILES and not self._doubtful:
             self._by_all(access)
-            if self._parallel and not (access.own or access.tolerant or _is_open(access.detail)):
+            if self._parallel and not (access.own or access.tolerant or is_open):
                 kind = _ALONE.get(access.name)
                 if kind is not None:
                     self._report(kind, access, access, access.detail)
@@ -206,7 +240,7 @@ def _change(other: FileAccess, access: FileAccess) -> str:
 
 def _is_open(path: str) -> bool:
     """Return True for a path that was passed whole, may be rank-specific, or is no path."""
-    return bool(re.search(r"\?|te?mp", path)) or (
+    return bool(_OPEN_PART.search(path)) or (
         "/" not in path
         and (path.endswith("»") or (path.startswith("°") and not _PATH_NAME.search(path)))
     )

@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
@@ -17,6 +19,7 @@ from holdfast.lint.abstract_domain.effects import (
     Marker,
     Operation,
     Try,
+    iter_operations,
     summarize_path,
 )
 from holdfast.lint.abstract_domain.values import is_rank_only
@@ -93,13 +96,32 @@ def _is_brief(node: ast.AST) -> bool:
 
 def record_function_work(frame: Frame, node: ast.expr, function: Function) -> None:
     """Record a call on one rank of a function that takes long, judged by its name and loops."""
-    is_long_on_one_rank = (
-        frame.control
-        and is_rank_only(frame.control)
-        and _LONG_FUNCTION_NAMES.fullmatch(function.name)
-    )
-    if is_long_on_one_rank and any(isinstance(child, _LOOPS) for child in ast.walk(function.node)):
+    if not frame.control or not is_rank_only(frame.control):
+        return
+    nodes = list(ast.walk(function.node))
+    is_named = _LONG_FUNCTION_NAMES.fullmatch(function.name) is not None
+    if (is_named and any(isinstance(child, _LOOPS) for child in nodes)) or _converts_file(nodes):
         frame.add_effect(Marker("work", frame.location(node), f"{function.name}()"))
+
+
+def _converts_file(nodes: Sequence[ast.AST]) -> bool:
+    """Return True for a loop over the lines of an opened file that writes them elsewhere."""
+    opened = {
+        item.optional_vars.id
+        for node in nodes
+        if isinstance(node, ast.With)
+        for item in node.items
+        if isinstance(item.optional_vars, ast.Name) and "open(" in ast.unparse(item.context_expr)
+    }
+    return any(
+        isinstance(loop, ast.For)
+        and bool(opened & {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)})
+        and any(
+            isinstance(each, ast.Attribute) and each.attr.startswith("write")
+            for each in ast.walk(loop)
+        )
+        for loop in nodes
+    )
 
 
 def find_awaited_work(path: Sequence[Effect]) -> Iterator[Divergence]:
@@ -117,12 +139,25 @@ def _selects_one_rank(branch: Branch) -> bool:
     )
 
 
+def _waiting_ranks(branch: Branch) -> tuple[Branch, Operation] | None:
+    """Return the test and the collective in which one side waits for the other's work."""
+    sides = (branch.yes, branch.no)
+    first = [next((op for op, _ in iter_operations(side)), None) for side in sides]
+    ops = [op for op in first if op is not None and op.kind == "collective"]
+    if len(ops) != 1:
+        return None
+    test = branch.text.removeprefix("if ")
+    text = branch.text if first[0] is None else f"if not ({test})"
+    return replace(branch, text=text), ops[0]
+
+
 class _WorkWalker:
     """Walk a path and remember the work of one rank until the next collective."""
 
     def __init__(self) -> None:
         self.divergences: list[Divergence] = []
         self.work: tuple[SourceLine, Branch, str] | None = None
+        self._waiting: tuple[Branch, Operation] | None = None
 
     def walk(
         self,
@@ -136,11 +171,16 @@ class _WorkWalker:
                 case Marker(name="work", location=location, detail=description):
                     if one_rank_branch is not None and self.work is None:
                         self.work = (outer_call or location, one_rank_branch, description)
+                    elif one_rank_branch is None and self._waiting is not None:
+                        branch, op = self._waiting
+                        self._waiting = None
+                        self._record((outer_call or location, branch, description), op)
                 case Operation():
                     if one_rank_branch is None:
+                        self._waiting = None
                         self._record_collective(effect)
                 case FunctionCall(callee=body, location=location):
-                    if "work" in body.tags or (self.work is not None and body.sequence):
+                    if "work" in body.tags or (self._expects_collective and body.sequence):
                         self.walk(
                             body.path,
                             one_rank_branch,
@@ -159,8 +199,15 @@ class _WorkWalker:
             works = ["work" in summarize_path(side).tags for side in sides]
             if works[0] != works[1]:
                 one_rank_branch = branch
+        before, selects = self._waiting, _selects_one_rank(branch)
         for side in sides:
             self.walk(side, one_rank_branch, outer_call)
+        if one_rank_branch is None and selects and before is None:
+            self._waiting = _waiting_ranks(branch)
+
+    @property
+    def _expects_collective(self) -> bool:
+        return self.work is not None or self._waiting is not None
 
     def _walk_block(
         self, effect: Effect, one_rank_branch: Branch | None, outer_call: SourceLine | None
@@ -174,18 +221,21 @@ class _WorkWalker:
 
     def _record_collective(self, op: Operation) -> None:
         if self.work is not None and op.kind == "collective" and op.group is GroupScope.WORLD:
-            location, branch, description = self.work
-            if op.name != "monitored_barrier":
-                self.divergences.append(
-                    Divergence(
-                        "long",
-                        location,
-                        branch.location,
-                        branch.text,
-                        branch.taint,
-                        op,
-                        (location, op.location),
-                        description,
-                    )
-                )
+            self._record(self.work, op)
         self.work = None
+
+    def _record(self, work: tuple[SourceLine, Branch, str], op: Operation) -> None:
+        location, branch, description = work
+        if op.name != "monitored_barrier":
+            self.divergences.append(
+                Divergence(
+                    "long",
+                    location,
+                    branch.location,
+                    branch.text,
+                    branch.taint,
+                    op,
+                    (location, op.location),
+                    description,
+                )
+            )

@@ -24,6 +24,8 @@ from holdfast.lint.abstract_state.abstract_objects import LAUNCHER_RANK
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.sizes_by_rank import record_size_by_rank
+from holdfast.lint.divergence.wrapped_models import record_wrapped_misuse
 
 #: Calls that select the share of one rank of the world: positions of the rank and their number.
 _SHARES = {
@@ -63,6 +65,8 @@ def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
         call.frame.add_effect(Marker("query", call.location))
     elif call.name != _CREATES and _JOINS_GROUP.search(name := call.name.rpartition(".")[2]):
         call.frame.add_effect(Marker("joins", call.location, name))
+    record_wrapped_misuse(state, call)
+    record_size_by_rank(state, call)
     message = _lost_result(state, call) or _wrong_share(state, call)
     if message:
         _record(state, call.frame, call.node, *message)

@@ -36,6 +36,7 @@ from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key
 from holdfast.lint.abstract_state.mutations import mutate, with_entries
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.environment_variables import add_variable
+from holdfast.lint.divergence.framework_loops import record_lone_stop
 from holdfast.lint.sources.modules import Function, dotted_name
 
 _SIMPLE_NODES = (
@@ -155,6 +156,7 @@ def _assign_attribute(
         and _is_reassigned_later(state, frame.function, target)
     ):
         return
+    record_lone_stop(state, frame, target, value)
     if control and not frame.assigns_simple:  # otherwise only its presence differs
         stored = replace(
             value,

@@ -54,6 +54,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.shares import rounds_up
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS
+from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -102,6 +103,7 @@ class ExpressionEvaluator:
     def _yield(self, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
         if frame.function is not None and frame.function.decorated_by("contextmanager"):
             frame.add_effect(Marker(YIELD_MARKER, frame.location(node)))
+            record_lone_yield(self.state, frame, node)
             frame.yield_facts = frame.facts
         value = self.state.evaluate(frame, node.value)
         control = persistent_taint(frame.own_control)

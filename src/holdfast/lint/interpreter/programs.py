@@ -79,7 +79,8 @@ class Program:
         self._recorder = DivergenceRecorder(state, strict=strict)
         self._runner = FunctionRunner(state, self._recorder)
         self._module_effects: list[EffectSummary] = []
-        self._root_effects: list[EffectSummary] = []
+        #: Effects of modules, each with its file, and of functions that nothing calls.
+        self._root_effects: list[tuple[EffectSummary, str]] = []
         self._called_names: set[str] = set()
         calls, lookup = CallEvaluator(state), NameEvaluator(state, self._runner)
         state.call, state.invoke = calls.call, self._runner.invoke
@@ -188,13 +189,13 @@ class Program:
         is_bare = any(each.kind == BARE for each in divergences.values())
         if is_bare and any(
             isinstance(event, Operation) and event.kind in ("forward", "backward")
-            for body in (*self._module_effects, *self._root_effects)
+            for body in (*self._module_effects, *(body for body, _ in self._root_effects))
             for event in iter_events(body.path)
         ):  # a wrapper is used
             divergences = {key: each for key, each in divergences.items() if each.kind != BARE}
         threads = [thread for run in runs for thread in run.threads]
-        for body in self._root_effects:
-            for divergence in find_file_orders(body):
+        for body, script in self._root_effects:
+            for divergence in find_file_orders(body, script):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
         for body in self._module_effects:
             for divergence in (*find_early_queries(body), *find_in_program(body, threads)):
@@ -216,7 +217,7 @@ class Program:
             self._recorder.record_divergences(frame, body)
             self._module_effects.append(body)
             if not module.is_test:
-                self._root_effects.append(body)
+                self._root_effects.append((body, module.file))
         roots = [
             (module, function)
             for module in self._modules_in_order()
@@ -266,7 +267,7 @@ class Program:
         self._state.root = function
         summary = self._runner.summarize(function, names, None, caller)
         if not runs_on_one_rank(function) and not function.module.is_test:
-            self._root_effects.append(summary.effects)
+            self._root_effects.append((summary.effects, ""))
         self._state.root = None
         decorated = self._runner.decorated_value(function, None)
         # run what its decorators return

@@ -225,6 +225,8 @@ class StatementExecutor:
                 merge_taint(frame.control, differs),
                 merge_taint(frame.exited, differs),
             )
+            if exit_taken is not None and exit_taken.keyword in ("continue", "break"):
+                frame.skipped = merge_taint(frame.skipped, differs)
         if yes_ended and not no_ended:
             drop_none(names, node.test)
             if narrowing is not None:

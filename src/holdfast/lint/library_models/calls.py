@@ -36,6 +36,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
+from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
 from holdfast.lint.library_models.methods import call_collective, finiteness_test
@@ -84,6 +85,8 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name.startswith("torchmetrics."):
         local_only = call.arguments.is_constant("sync_on_compute", answer=False)
         return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
+    if is_shared_optimizer(call):
+        return Value(known=False, objects=(LibraryInstance(OPTIMIZER),))
     guard = library.GUARDS.get(call.name.rpartition(".")[2])
     # a decorator called as a function, such as ``rank_zero_only``
     if guard is not None and any(map(is_callable, call.first().objects)):

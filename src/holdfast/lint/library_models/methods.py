@@ -510,6 +510,15 @@ def _seed(_: InterpreterState, call: LibraryCall) -> Value:
     )
 
 
+def _generate(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return sequences that end where those of this rank's batch do."""
+    limits = {"max_new_tokens", "max_length", "generation_config"} & call.arguments.named.keys()
+    if not limits or call.arguments.is_constant("synced_gpus", answer=True):
+        return None
+    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
+    return Value(length=data, known=False)
+
+
 def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
 
@@ -526,5 +535,5 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
-    "submit": alarms.submit_to_executor, "result": alarms.await_result,
+    "generate": _generate, "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

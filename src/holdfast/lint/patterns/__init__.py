@@ -16,10 +16,14 @@ text search.
   micro_batches          gradients that are not averaged before a step
   process_groups         creation and teardown of groups
   handles                async collectives that are never awaited
+  early_uses             buffers of async collectives that are used before the wait
   swallowed_failures     handlers that go on after one rank's failure
   sharded_saves          saves of sharded models on one rank
   seeds                  random seeds over ranks
   averages               means of per-rank means
+  sums                   sums over ranks that nothing divides
+  skipped_modules        parts of a model that a rank's batch leaves out
+  omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
   by_name                what names alone reveal
   failed_scores          failed evaluations that count as 0
@@ -37,12 +41,15 @@ from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
+from holdfast.lint.patterns.omitted_groups import find_omitted_groups
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
 from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.sharded_saves import find_sharded_saves
 from holdfast.lint.patterns.shards import find_shard_patterns
+from holdfast.lint.patterns.skipped_modules import find_skipped_modules
+from holdfast.lint.patterns.sums import find_lost_shares
 from holdfast.lint.patterns.swallowed_failures import find_swallowed_failures
 from holdfast.lint.sources.modules import Module, SymbolTable
 
@@ -76,6 +83,9 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
     with suppress(RecursionError):
         yield from HandleAnalysis(async_scopes, modules).find_lost(modules)
         yield from find_shard_patterns(modules, names)
+        yield from find_omitted_groups(modules, names)
+        yield from find_lost_shares(modules, names)
+        yield from find_skipped_modules(modules, names)
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)

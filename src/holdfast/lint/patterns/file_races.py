@@ -117,7 +117,7 @@ class _Finder:
     def _created(self, call: ast.Call, name: str, path: ast.expr | None) -> Iterator[Divergence]:
         if path is not None:
             yield from self._clocked(call, path)
-            if self._creates_exclusively(call, name, path):
+            if self._creates_exclusively(call, name, path) and not self._is_made_before(call, path):
                 yield from self._report("created", call, path)
 
     def _removed(self, call: ast.Call, path: ast.expr) -> Iterator[Divergence]:
@@ -155,6 +155,23 @@ class _Finder:
             for parent, _ in self._unit.ancestors(call)
         )
         return tested and not self._is_handled(call)
+
+    def _is_made_before(self, call: ast.Call, path: ast.expr) -> bool:
+        """Return True if all visible callers have saved something to the passed folder."""
+        unit = self._unit
+        function = unit.function_of(call)
+        if function is None or not isinstance(path, ast.Name):
+            return False
+        parameters = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+        if path.id not in parameters:
+            return False
+        position = parameters.index(path.id) - (parameters[0] in ("self", "cls"))
+        callers = self._guards.callers(unit, function)
+        return bool(callers) and all(
+            isinstance(calling, ast.Call)
+            and _saves_before(caller, calling, argument(calling, position, path.id))
+            for caller, calling in callers
+        )
 
     def _raises_if_absent(self, call: ast.Call) -> bool:
         return not (
@@ -292,6 +309,18 @@ def _downloaded(call: ast.Call, name: str) -> ast.expr | None:
 
 def _receiver(call: ast.Call) -> ast.expr | None:
     return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def _saves_before(unit: Unit, call: ast.Call, folder: ast.expr | None) -> bool:
+    """Return True if a function saves a model to a folder before a call."""
+    text = ast.unparse(folder) if folder is not None else ""
+    return any(
+        last_name(other.func) in ("save_pretrained", "save_model", "makedirs")
+        and other.lineno < call.lineno
+        and bool(other.args)
+        and ast.unparse(other.args[0]) == text
+        for other in unit.calls
+    )
 
 
 def _tested_path(node: ast.AST) -> ast.expr | None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import resolve_callee
+from holdfast.lint.patterns.early_uses import find_early_use
 from holdfast.lint.patterns.scopes import CodeScope, Words, argument, iter_scopes, walk_nodes
 from holdfast.lint.sources.modules import Function, Module
 
@@ -202,6 +203,8 @@ class HandleAnalysis:
                     yield Divergence(
                         "handle", location, location, name, (), detail=ast.unparse(buffer)
                     )
+            elif is_stored and target is not None and name not in ("", "barrier"):
+                yield from find_early_use(scope, node, call, name, target)
 
     def _is_never_read(
         self, scope: CodeScope, target: ast.expr, modules: Collection[Module]

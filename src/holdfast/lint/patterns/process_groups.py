@@ -38,14 +38,14 @@ def find_group_patterns(scopes: Sequence[CodeScope]) -> Iterator[Divergence]:
         map(_DEVICE_SELECTION.search, texts)
     ):
         yield Divergence("no-device", location, location, "", ())
-    elif texts and not any(map(_TEARDOWN.search, texts)):
+    elif texts and not _ends_in_call(scope.module) and not any(map(_TEARDOWN.search, texts)):
         yield Divergence("not-destroyed", location, location, "", ())
 
 
 def _script_modules(scope: CodeScope) -> list[Module]:
     """Return a script with all its imports; for other modules, the scripts that call them."""
     module, names = scope.module, scope.symbols
-    if _is_script(module):
+    if _is_script(module) or _ends_in_call(module):
         return _with_imports(module, names)
     called = f"{scope.name}("
     modules = []
@@ -74,6 +74,15 @@ def _is_script(module: Module) -> bool:
         and ast.unparse(statement.test).replace("'", '"') == '__name__ == "__main__"'
         for statement in module.tree.body
     )
+
+
+def _ends_in_call(module: Module) -> bool:
+    """Return True for a program whose last line is ``main()``."""
+    match module.tree.body[-1:]:
+        case [ast.Expr(value=ast.Call(func=ast.Name(id=name)))]:
+            return name in module.names
+        case _:
+            return False
 
 
 def _with_imports(start: Module, names: SymbolTable) -> list[Module]:

@@ -15,7 +15,8 @@ from functools import lru_cache
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.patterns.scopes import CodeScope, child_nodes, walk
-from holdfast.lint.sources.modules import FUNCTIONS, Module, SymbolTable, last_name
+from holdfast.lint.sources.modules import FUNCTIONS, Class, Module, SymbolTable, last_name
+from holdfast.lint.sources.modules import Function as DefinedFunction
 
 #: Words in a test that may make it one of the rank.
 _RANK_TEST = re.compile(
@@ -57,6 +58,10 @@ _TRAINING = re.compile(
 _CALLBACK = re.compile(r"Callback|LightningModule|LightningDataModule")
 #: A program that starts the ranks runs itself in one process.
 _STARTS_RANKS = re.compile(r"\.spawn\(|notebook_launcher\(|Popen\(|ray\.remote")
+#: A test of a variable of this name, and what binds it.
+_BARE_RANK_TEST = re.compile(r"(?<![\w.])rank *(?:==|!=|>) *0")
+_RANK_BINDING = re.compile(r"(?<![\w.])rank *(?:=(?!=)|[:,)])|\bimport\b[^\n]*\brank\b|import \*")
+_LOCK_CALL = re.compile(r"(?:\b|_)(?:flock|lockf|lock|acquire)$")
 #: Functions that take a function or class without calling it.
 _NAME_USES = frozenset({"super", "isinstance", "issubclass", "getattr", "hasattr", "cast", "type"})
 _MAX_CALLERS, _MAX_DEPTH = 20, 3
@@ -210,6 +215,7 @@ class RankGuards:
         self._callers: dict[tuple[Module, str], list[tuple[Unit, ast.AST]]] = {}
         self._units: dict[ast.stmt, Unit] = {}
         self._distributed: dict[object, bool] = {}
+        self._unused: dict[Function, bool] = {}
         self._caller_sites: dict[
             tuple[ast.AST | None, int, bool], tuple[bool, SourceLine | None]
         ] = {}
@@ -225,6 +231,8 @@ class RankGuards:
         if _is_excluded(unit, node):
             return None
         function = unit.function_of(node)
+        if function is not None and function is unit.node and self._is_unused(unit, function):
+            return None
         site = unit.location(node) if self.is_distributed(unit, by_file=by_file) else None
         if function is None or depth == _MAX_DEPTH:
             return site
@@ -268,6 +276,37 @@ class RankGuards:
                 calling_site = calling_site or calling
         return guarded, calling_site
 
+    def _is_unused(self, unit: Unit, function: Function) -> bool:
+        """Return True for a function that nothing mentions, beside others that programs call.
+
+        What a fragment or a library offers is not called either, but nothing calls its neighbours.
+        """
+        if unit.owner is not None or function.decorator_list:
+            return False
+        if function not in self._unused:
+            neighbours = [
+                other.name
+                for other in unit.module.tree.body
+                if isinstance(other, FUNCTIONS) and other is not function
+            ]
+            self._unused[function] = not self._mentions(function) and any(
+                module is not unit.module and f"{name}(" in module.text
+                for name in neighbours
+                for module in self._modules
+            )
+        return self._unused[function]
+
+    def _mentions(self, function: Function) -> bool:
+        """Return True if something outside a function mentions its name, comments apart."""
+        word = re.compile(rf"\b{re.escape(function.name)}\b")
+        definition = re.compile(rf"\bdef {re.escape(function.name)}\b")
+        return any(
+            word.search(line.partition("#")[0]) and not definition.search(line)
+            for module in self._modules
+            if function.name in module.text
+            for line in module.lines
+        )
+
     def is_distributed(self, unit: Unit, *, by_file: bool = False) -> bool:
         """Return True if the function or its class, or file, does what only several ranks do."""
         if by_file and _is_dataset(unit.owner):
@@ -277,7 +316,7 @@ class RankGuards:
         if home not in self._distributed:
             text = unit.module.text
             self._distributed[home] = (
-                _names_ranks(text) or _TRAINING.search(text) is not None
+                _names_ranks(text, unit.module) or _TRAINING.search(text) is not None
                 if by_file
                 else _is_distributed(unit, owner)
             )
@@ -343,7 +382,12 @@ def _is_excluded(unit: Unit, node: ast.AST) -> bool:
 def _means(caller: Unit, call: ast.Call, unit: Unit) -> bool:
     """Return True for a call that leaves little doubt that it means a function of this unit."""
     if isinstance(call.func, ast.Name):
-        return True
+        definition = caller.module.names.get(call.func.id)
+        return (
+            caller.node is unit.node
+            or not isinstance(definition, (DefinedFunction, Class))
+            or definition.module is unit.module
+        )
     return ast.unparse(call.func).startswith("self.") and caller.owner is unit.owner
 
 
@@ -374,16 +418,33 @@ def _follows_exit(unit: Unit, parent: ast.AST, child: ast.stmt) -> bool:
         block = getattr(parent, name, None)
         if not isinstance(block, list) or child not in block:
             continue
-        for statement in block[: block.index(child)]:
-            if isinstance(statement, ast.If) and is_rank_test(unit, statement.test):
-                last = (statement.body[-1], *statement.orelse[-1:])
-                if any(isinstance(end, (ast.Return, ast.Raise, ast.Continue)) for end in last):
-                    return True
-                if _waits(last[0]):
-                    return True
-            if isinstance(statement, ast.Assert) and is_rank_test(unit, statement.test):
-                return True
+        before = block[: block.index(child)]
+        if any(
+            isinstance(statement, ast.If)
+            and is_rank_test(unit, statement.test)
+            and _waits(statement.body[-1])
+            for statement in before
+        ) or any(_exits_by_rank(unit, statement) for statement in before):
+            return True
     return False
+
+
+def _exits_by_rank(unit: Unit, statement: ast.stmt) -> bool:
+    """Return True if ranks leave the block at a statement, or in a test of another kind in it."""
+    match statement:
+        case ast.If(test=test, body=body, orelse=orelse):
+            if is_rank_test(unit, test) and any(
+                isinstance(end, (ast.Return, ast.Raise, ast.Continue))
+                for end in (body[-1], *orelse[-1:])
+            ):
+                return True
+            return any(_exits_by_rank(unit, inner) for inner in (*body, *orelse))
+        case ast.Assert(test=test):
+            return is_rank_test(unit, test)
+        case ast.Expr(value=ast.Call(func=called)):  # ranks go one by one
+            return _LOCK_CALL.search(last_name(called)) is not None
+        case _:
+            return False
 
 
 def _waits(statement: ast.stmt) -> bool:
@@ -420,13 +481,17 @@ def _is_dataset(owner: ast.ClassDef | None) -> bool:
     return owner is not None and any("Dataset" in ast.unparse(base) for base in owner.bases)
 
 
-def _names_ranks(text: str) -> bool:
+def _names_ranks(text: str, module: Module) -> bool:
     # to search for words first takes a tenth of the time of the pattern
-    return any(word in text for word in _RANK_WORDS) and _DISTRIBUTED.search(text) is not None
+    if not any(word in text for word in _RANK_WORDS):
+        return False
+    if "rank" in text and not _RANK_BINDING.search(module.text):  # left over: never evaluated
+        text = _BARE_RANK_TEST.sub("", text)
+    return _DISTRIBUTED.search(text) is not None
 
 
 def _is_distributed(unit: Unit, home: ast.stmt) -> bool:
-    if _names_ranks(unit.text(home)):
+    if _names_ranks(unit.text(home), unit.module):
         return True
     bases = unit.owner.bases if unit.owner is not None else []
     return any(_CALLBACK.search(ast.unparse(base)) for base in bases) and any(

@@ -53,3 +53,27 @@ def test_rank_local_iteration_counts_are_uneven(text):
 @pytest.mark.parametrize("text", EVEN)
 def test_equal_counts_and_join_are_fine(text):
     assert loops(text) == []
+
+
+FILTER = """
+def run(rows):
+    kept = []
+    for x in rows:
+        if %s:
+            %s
+        kept.append(x)
+    for x in kept:
+        dist.all_reduce(x)
+"""
+
+
+@pytest.mark.parametrize("leave", ["continue", "break"])
+def test_what_a_rank_leaves_out_makes_its_list_shorter(leave):
+    assert len(loops(FILTER % ("torch.isnan(x).any()", leave))) == 1
+
+
+@pytest.mark.parametrize(
+    ("test", "leave"), [("torch.isnan(x).any()", "return"), ("x.shape[0] == 3", "continue")]
+)
+def test_ranks_that_go_on_or_filter_alike_have_equal_lists(test, leave):
+    assert loops(FILTER % (test, leave)) == []

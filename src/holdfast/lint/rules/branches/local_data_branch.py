@@ -8,6 +8,8 @@ from holdfast.lint.rules.rule import Rule, RuleTier, describe_cause, describe_op
 
 
 def _matches(divergence: Divergence) -> bool:
+    if divergence.kind == "habit-branch":
+        return True
     return divergence.op_kind not in ("", "creation") and not divergence.is_rank_only
 
 
@@ -49,7 +51,7 @@ def resume(path):
     dist.broadcast_object_list(box, src=0)
     return box[0]
 """,
-    kinds=("branch",),
+    kinds=("branch", "habit-branch"),
     matches=_matches,
     message=_message,
 )

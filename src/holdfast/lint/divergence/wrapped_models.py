@@ -1,0 +1,150 @@
+"""Find uses of a wrapped model that its wrapper does not cover: clipping, steps, generation."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.values import Value, is_rank_only
+from holdfast.lint.abstract_state.abstract_objects import library_class_names
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.bare_models import model_home
+
+#: Kinds of divergences.
+_STATE, _LOOP = "habit-state", "habit-loop"
+_FSDP = "wrapped:fsdp"
+#: The name of a torch optimizer or scheduler that all ranks create.
+OPTIMIZER = "optimizer"
+_OPTIMIZER_CLASS = re.compile(r"^torch\.optim\.(?:\w+\.)*[A-Z]\w*$")
+#: torch.nn.utils functions that compute the norm of the gradients they get.
+_CLIPPING = re.compile(r"^torch\.nn\.utils\.(?:clip_grad\.)?clip_grad_norm_?$")
+#: What shows that DeepSpeed shards the parameters, and that a model is sharded by FSDP2, whose
+#: tensors compute the norm of all shards.
+_STAGE_3 = re.compile(r"[\"']?stage[\"']?\s*[:=]\s*3\b|zero_?(?:stage)?_?3\b|stage3", re.IGNORECASE)
+_FSDP2 = re.compile(r"\bfully_shard\b")
+
+
+def record_wrapped_misuse(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a call that treats a wrapped model as if one process had all of it."""
+    if _CLIPPING.match(call.name):
+        _record_local_norm(state, call)
+    elif is_optimizer_class(call.name):
+        _record_optimized(state, call)
+    elif call.name == "step" and call.receiver_class == OPTIMIZER:
+        _record_lone_step(state, call)
+    elif call.name == "generate":
+        _record_generation(state, call)
+
+
+def is_shared_optimizer(call: LibraryCall) -> bool:
+    """Return True if all ranks create an optimizer or scheduler of torch here."""
+    control = call.frame.control
+    return is_optimizer_class(call.name) and not (control and is_rank_only(control))
+
+
+def is_optimizer_class(name: str) -> bool:
+    """Return True for an optimizer or scheduler class of torch."""
+    return _OPTIMIZER_CLASS.match(name) is not None
+
+
+def record_sharded_after(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a model that FSDP shards after an optimizer got its parameters.
+
+    Source: torch.distributed.fsdp.FullyShardedDataParallel (2.13.0), docstring: the optimizer must
+    be initialized after the module is wrapped.
+    """
+    home = model_home(call.frame, call.arguments.node(0, "module"))
+    optimizer = state.optimized_models.get(home) if home is not None else None
+    if optimizer is not None and optimizer.file == call.location.file:
+        message = (
+            f"FSDP replaces the parameters that the optimizer at line {optimizer.line} got: its "
+            "steps change tensors that the model does not use; create the optimizer after wrapping"
+        )
+        _record(state, call, _STATE, message)
+
+
+def _record_optimized(state: InterpreterState, call: LibraryCall) -> None:
+    node = call.arguments.node(0, "params")
+    receiver = getattr(getattr(node, "func", None), "value", None)
+    home = model_home(call.frame, receiver)
+    value = call.arguments.get(0, "params")
+    if home is not None and value is not None and not _wrappers(value):
+        state.optimized_models[home] = call.location
+
+
+def _record_local_norm(state: InterpreterState, call: LibraryCall) -> None:
+    """Record torch's clipping of an FSDP model, which has a shard of each gradient."""
+    value = call.arguments.get(0, "parameters")
+    if value is None or _FSDP not in library_class_names(value):
+        return
+    if any(_FSDP2.search(module.text) for module in state.modules.values()):
+        return
+    message = (
+        f"{call.name.rpartition('.')[2]} computes the norm of this rank's shards only: each rank "
+        "scales its gradients by another factor; call `clip_grad_norm_` of the FSDP model"
+    )
+    _record(state, call, _STATE, message)
+
+
+def _record_lone_step(state: InterpreterState, call: LibraryCall) -> None:
+    control = call.frame.control
+    if control and is_rank_only(control) and not _follows_backward(call):
+        message = (
+            f"`{state.unparse(call.node)}` runs only on some ranks ({control[0].text}): weights or "
+            "learning rates of the ranks drift apart"
+        )
+        _record(state, call, _STATE, message)
+
+
+def _follows_backward(call: LibraryCall) -> bool:
+    """Return True if the innermost block around a step runs backward: all of training is there."""
+    block: list[ast.stmt] = getattr(call.frame.tree, "body", [])
+    for node in ast.walk(call.frame.tree):
+        for field in ("body", "orelse"):
+            inner = getattr(node, field, None)
+            if isinstance(inner, list) and any(call.node in ast.walk(each) for each in inner):
+                block = inner  # ast.walk yields outer blocks first
+    return any(
+        isinstance(each, ast.Attribute) and each.attr == "backward"
+        for statement in block
+        for each in ast.walk(statement)
+    )
+
+
+def _record_generation(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a generation with sharded parameters that ends when this rank's sequences end.
+
+    Source: transformers GenerationMixin.generate: ``synced_gpus`` defaults to True only if the
+    integration of ZeRO-3 or the class of the model itself shows that it is sharded.
+    """
+    if "synced_gpus" in call.arguments.named or not _is_of_engine(state, call):
+        return
+    if any(_STAGE_3.search(module.text) for module in state.modules.values()):
+        message = (
+            "each decoding step gathers the parameters that ZeRO-3 shards, and a rank whose "
+            "sequences end early leaves the loop alone; pass `synced_gpus=True`"
+        )
+        _record(state, call, _LOOP, message)
+
+
+def _is_of_engine(state: InterpreterState, call: LibraryCall) -> bool:
+    """Return True for a method of a DeepSpeed engine or of the model in it."""
+    receiver = call.receiver_node
+    if isinstance(receiver, ast.Attribute) and receiver.attr == "module":
+        receiver = receiver.value
+    value = call.receiver if receiver is None else state.evaluate(call.frame, receiver)
+    return "deepspeed.Engine" in library_class_names(value)
+
+
+def _wrappers(value: Value) -> bool:
+    return any(name.startswith("wrapped:") for name in library_class_names(value))
+
+
+def _record(state: InterpreterState, call: LibraryCall, kind: str, message: str) -> None:
+    at = call.location
+    if call.frame.scope.module.is_test:
+        return
+    divergence = Divergence(kind, at, at, call.name, (), detail=message, by_name=True)
+    state.summaries.current.divergences.setdefault((kind, at), divergence)

@@ -1,0 +1,119 @@
+"""Uses of a wrapped model that its wrapper does not cover."""
+
+import pytest
+
+from tests.unit.lint.programs import program_from_sources
+
+HEAD = """\
+import deepspeed, torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.distributed.fsdp import %s
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x
+    def loss(self, x):
+        return self(x).mean()
+"""
+FOUND = {
+    "the norm of an FSDP model's shards": """
+def train(batches):
+    model = FSDP(Net())
+    for x in batches:
+        model(x).mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+    "an optimizer that gets the parameters before FSDP": """
+def build(lr):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    return FSDP(model), optimizer
+""",
+    "a method of the model that DDP wraps": """
+def train(batches):
+    model = DDP(Net())
+    for x in batches:
+        model.module.loss(x).backward()
+""",
+    "a scheduler on one rank": """
+def train(batches):
+    model = DDP(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    if dist.get_rank() == 0:
+        print("epoch")
+        scheduler.step()
+""",
+    "a generation with the shards of ZeRO-3": """
+def rollout(texts):
+    engine, *_ = deepspeed.initialize(model=Net(), config={"zero_optimization": {"stage": 3}})
+    return engine.module.generate(texts)
+""",
+}
+SILENT = {
+    "the norm that FSDP computes": """
+def train(batches):
+    model = FSDP(Net())
+    for x in batches:
+        model(x).mean().backward()
+        model.clip_grad_norm_(1.0)
+""",
+    "the norm of a DDP model": """
+def train(batches):
+    model = DDP(Net())
+    for x in batches:
+        model(x).mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+    "an optimizer that gets the parameters after FSDP": """
+def build(lr):
+    model = FSDP(Net())
+    return model, torch.optim.AdamW(model.parameters(), lr=lr)
+""",
+    "a forward of the wrapper": """
+def train(batches):
+    model = DDP(Net())
+    for x in batches:
+        model(x).mean().backward()
+    return model.module.loss(x)
+""",
+    "a model that one rank trains alone": """
+def probe(batches, features):
+    head = Net()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    if dist.get_rank() == 0:
+        head(features).mean().backward()
+        optimizer.step()
+""",
+    "a generation that all ranks end together": """
+def rollout(texts):
+    engine, *_ = deepspeed.initialize(model=Net(), config={"zero_optimization": {"stage": 3}})
+    return engine.module.generate(texts, synced_gpus=True)
+""",
+    "a generation with the shards of ZeRO-2": """
+def rollout(texts):
+    engine, *_ = deepspeed.initialize(model=Net(), config={"zero_optimization": {"stage": 2}})
+    return engine.module.generate(texts)
+""",
+}
+
+
+def found(text, imported="MixedPrecision"):
+    program = program_from_sources({"main": ("main.py", HEAD % imported + text)})
+    kinds = ("habit-state", "habit-loop", "bare")
+    return [each for each in program.analyze() if each.kind in kinds]
+
+
+@pytest.mark.parametrize("text", FOUND.values(), ids=FOUND)
+def test_what_the_wrapper_does_not_cover_is_found(text):
+    assert len(found(text)) == 1
+
+
+@pytest.mark.parametrize("text", SILENT.values(), ids=SILENT)
+def test_correct_uses_are_silent(text):
+    assert found(text) == []
+
+
+def test_the_tensors_of_fsdp2_compute_the_norm_of_all_shards():
+    assert found(FOUND["the norm of an FSDP model's shards"], imported="fully_shard") == []
