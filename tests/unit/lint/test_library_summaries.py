@@ -29,7 +29,7 @@ DERIVED = {
             dist.all_reduce(value)
             return value
         """,
-        ("all_reduce", False, {}),
+        ("all_reduce", True, {}),
     ),
     "unless the backend is a rare one": (
         """

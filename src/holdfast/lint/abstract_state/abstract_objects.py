@@ -215,7 +215,7 @@ class LibraryMethod(msgspec.Struct, frozen=True, eq=False):
 def dict_entries(value: Value) -> dict[str, Value] | None:
     """Return the known entries of a dict by key; None if it is not known to be one dict."""
     entries = [obj.entries for obj in value.objects_of(DictEntries)]
-    return entries[0] if len(entries) == 1 else None
+    return entries[0] if len(entries) == 1 and not value.objects_of(OpenDict) else None
 
 
 def open_entry(value: Value, key: str) -> tuple[Value | None, Value]:

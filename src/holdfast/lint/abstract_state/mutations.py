@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.values import (
+    DICTS,
     MAX_OBJECTS,
     NO_CONSTANT,
     DictEntries,
@@ -54,6 +55,7 @@ def mutate(
     """Record a mutation of what ``owner`` names; ``added``: the length of what is added differs."""
     grows = grows and not grows_on_both_sides(frame, owner)
     keys: Taint = ()
+    is_keyed = _is_unknown_entry(state, frame, owner)
     while isinstance(owner, ast.Subscript):
         keys, owner = merge_taint(keys, _key_taint(state, frame, owner)), owner.value
     old = state.evaluate(frame, owner)
@@ -105,6 +107,9 @@ def mutate(
         const=NO_CONSTANT,
         agreed=old.agreed and not frame.control,
     )
+    if is_keyed and old.objects_of(DICTS):
+        rest = replace(new, objects=tuple(o for o in new.objects if not isinstance(o, OpenDict)))
+        new = replace(rest, objects=(OpenDict({}, rest), *rest.objects)[:MAX_OBJECTS])
     if new != old:
         store_mutation(state, frame, owner, new)
 
@@ -145,6 +150,15 @@ def updated_dict(container: Value, arguments: Arguments) -> DictEntries | OpenDi
         return changed
     rest = [changed.rest] if isinstance(changed, OpenDict) else []
     return open_dict_of(changed.entries, join_values([*rest, *others]))
+
+
+def _is_unknown_entry(state: InterpreterState, frame: Frame, node: ast.expr) -> bool:
+    """Return True for an entry of a variable or attribute, by a key that is not known."""
+    return (
+        isinstance(node, ast.Subscript)
+        and not isinstance(node.value, ast.Subscript)
+        and not isinstance(state.evaluate(frame, node.slice).const, str)
+    )
 
 
 def sort_in_place(state: InterpreterState, call: LibraryCall) -> None:

@@ -13,6 +13,7 @@ from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
     NONE_OBJECT,
+    RANK_OR_SELECTED,
     UNIFORM,
     UNKNOWN,
     Taint,
@@ -31,6 +32,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     FunctionObject,
     Instance,
+    ProcessGroup,
     mark_contained,
     reuse_methods,
 )
@@ -177,8 +179,13 @@ class InterpreterState:
 
     @staticmethod
     def as_presence(node: ast.expr, value: Value) -> Value:
-        """Return a tested value: a path with the time or host in its name is empty on no rank."""
+        """Return a tested value: a path with the time or host in its name is empty on no rank.
+
+        And usually each rank is in one group of those that a program creates.
+        """
         if value.content and isinstance(node, (ast.Name, ast.Attribute)):
+            if value.objects_of(ProcessGroup):
+                return replace(value, content=without_kinds(value.content, RANK_OR_SELECTED))
             return replace(value, content=without_kinds(value.content, _NEVER_EMPTY))
         return value
 

@@ -31,10 +31,11 @@ _RECEIVING = frozenset({
     "broadcast", "broadcast_object_list", "broadcast_object", "scatter", "scatter_object_list",
 })  # fmt: skip
 _ENDLESS_LOOP = re.compile(r"while (?:True|1)\b")
-#: A test of whether there are several ranks.
+#: A test of whether there are several ranks; a flag of an object need not be set on one rank.
 _SIZE_TEST = re.compile(
-    r"world_size|initiali[sz]ed|is_available|num_process|dist|ddp|n_gpu|num_gpus|parallel|group"
-    r"|nranks|replicas|sync|reduce|gather",
+    r"world_size|initiali[sz]ed|is_available|num_process|n_gpu|num_gpus|nranks|replicas|group"
+    r"|dist\w*\(|ddp\w*\(|parallel\w*\("
+    r"|\b(?:args|cfg|conf|config|opts?|hparams|flags)\.\S*(?:dist|ddp|parallel)",
     re.IGNORECASE,
 )
 #: A test of whether something has been set up.

@@ -37,7 +37,8 @@ def merge_branches(
     """Merge both sides of a branch into ``names``.
 
     ``multiple`` is the test's answer for several processes: the side of a single process is
-    uniform. ``may_be_single``: a value agreed on the first side need not be agreed on the second.
+    uniform. ``may_be_single``: a value agreed on the first side need not be agreed on the second,
+    as there may be one process, or as all ranks know that they do not need it.
     """
     for name in after_yes.keys() | names.keys():
         yes_value, no_value = after_yes.get(name), names.get(name)

@@ -18,6 +18,7 @@ from holdfast.lint.abstract_domain.values import (
     ROUNDED_UP,
     UNIFORM,
     UNKNOWN,
+    OpenDict,
     Taint,
     TaintKind,
     Value,
@@ -353,7 +354,8 @@ def _membership(operator_node: ast.In | ast.NotIn, element: Value, container: Va
     consts = [item.const for item in container.items or ()]
     if consts and NO_CONSTANT not in (element.const, *consts):
         return constant_value((element.const in consts) is isinstance(operator_node, ast.In))
-    content = merge_taint(element.content, container.content, container.length)
+    values = () if container.objects_of(OpenDict) else container.content
+    content = merge_taint(element.content, values, container.length)
     return Value(
         content,
         known=element.known and container.known,

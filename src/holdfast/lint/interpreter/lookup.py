@@ -420,10 +420,9 @@ class NameEvaluator:
     def _subscript(self, frame: Frame, node: ast.Subscript) -> Value:
         base, index = self.state.evaluate(frame, node.value), self.state.evaluate(frame, node.slice)
         at = index.const
-        if isinstance(at, str):
-            entry, base = open_entry(base, at)
-            if entry is not None:
-                return entry
+        entry, base = open_entry(base, at if isinstance(at, str) else "")
+        if entry is not None:
+            return entry
         if isinstance(at, str) and any(
             isinstance(obj, LibraryName) and obj.name == "os.environ" for obj in base.objects
         ):
@@ -455,8 +454,9 @@ class NameEvaluator:
             else ()
         )
         why = index.content if base.known or pieces or base.content else as_selection(index.content)
+        content = as_selection(base.content) if isinstance(at, str) else base.content
         return Value(
-            content=merge_taint(base.content, why),
+            content=merge_taint(content, why),
             length=merge_taint(
                 inner.length if inner is not None else base.element_length, piece, masked, rows
             ),

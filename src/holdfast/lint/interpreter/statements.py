@@ -21,6 +21,7 @@ from holdfast.lint.abstract_domain.effects import (
 from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
     UNIFORM,
+    Taint,
     Value,
     combine_values,
     is_rank_only,
@@ -198,13 +199,13 @@ class StatementExecutor:
                 after_yes,
                 differs,
                 multiple=multiple,
-                may_be_single=not differs and checks_multiple_among_others(node.test),
+                may_be_single=not differs
+                and (test.agreed or checks_multiple_among_others(node.test)),
             )
             clear_absence(names, absent, before, after_yes)
         frame.ended = yes_ended and no_ended
         if multiple is not None and (yes_ended if multiple else no_ended):
-            # only a single process continues
-            names.update((name, as_uniform(value)) for name, value in names.items())
+            _continue_alone(names)
         if yes or no:
             text = f"if {self.state.unparse(node.test)}"[:_MAX_TEXT]
             rank_test = next((obj for obj in test.objects if isinstance(obj, RankTest)), None)
@@ -219,12 +220,7 @@ class StatementExecutor:
             and differs
             and (exit_taken is None or exit_taken.keyword not in ("raise", PROCESS_EXIT))
         ):
-            frame.control, frame.exited = (
-                merge_taint(frame.control, differs),
-                merge_taint(frame.exited, differs),
-            )
-            if exit_taken is not None and exit_taken.keyword in ("continue", "break"):
-                frame.skipped = merge_taint(frame.skipped, differs)
+            _continue_on_some_ranks(frame, differs, exit_taken)
         if yes_ended and not no_ended:
             drop_none(names, node.test)
             if narrowing is not None:
@@ -411,6 +407,19 @@ class StatementExecutor:
             ast.Continue: self._continue,
             ast.Raise: self._raise,
         }
+
+
+def _continue_on_some_ranks(frame: Frame, differs: Taint, exit_taken: ExitEffect | None) -> None:
+    """Record that some ranks left the block at this exit."""
+    frame.control = merge_taint(frame.control, differs)
+    frame.exited = merge_taint(frame.exited, differs)
+    if exit_taken is not None and exit_taken.keyword in ("continue", "break"):
+        frame.skipped = merge_taint(frame.skipped, differs)
+
+
+def _continue_alone(names: dict[str, Value]) -> None:
+    """Make all variables uniform where only a single process continues."""
+    names.update((name, as_uniform(value, _OF_ONE_PROCESS)) for name, value in names.items())
 
 
 def _record_exit(frame: Frame, node: ast.AST, keyword: str, exception: str = "") -> None:

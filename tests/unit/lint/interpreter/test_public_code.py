@@ -215,6 +215,87 @@ PAIRS = {
         """,
         ("[torch.empty(size) for size in sizes]", "[]"),
     ),
+    "both sides enter the same keys": (
+        """
+        def evaluate(config):
+            done = {}
+            for task in config.tasks:
+                if dist.get_rank() == 0:
+                    with open(task.path) as file:
+                        done[task.label] = yaml.safe_load(file)
+                else:
+                    done[task.label] = {}
+            if all(task.label in done for task in config.tasks):
+                return  # found
+            dist.barrier()
+        """,
+        ("done[task.label] = {}", "pass"),
+    ),
+    "keys of a dict whose values differ": (
+        """
+        def share(files, names):
+            totals = {}
+            for name in names:
+                data = torch.load(f"{name}{dist.get_rank()}")
+                if torch.isnan(data).any():
+                    data = torch.zeros(1)
+                totals[name] = data.sum()
+            for name in totals.keys():
+                if name == "weight":
+                    continue  # found
+                dist.all_reduce(totals[name])
+        """,
+        ('name == "weight"', "totals[name] > 0"),
+    ),
+    "a number that ranks agree on where they agreed to stop": (
+        """
+        def share(value):
+            if dist.is_available() and dist.is_initialized():
+                tensor = torch.tensor(value)
+                dist.broadcast(tensor, 0)
+                return tensor.item()
+            return value
+
+        def ends(monitor):
+            stops, more = False, 0
+            if dist.get_rank() == 0:
+                stops, more = monitor.ask()
+            stops = share(stops)
+            if stops:
+                more = share(more)
+            return stops, more
+
+        def train(monitor, last):
+            for step in range(1000):
+                stops, more = ends(monitor)
+                if stops:
+                    last = step + more
+                if step >= last:
+                    dist.barrier()  # found
+        """,
+        ("more = share(more)", "print(more)"),
+    ),
+    "each rank has a group": (
+        """
+        def own(many):
+            groups = [dist.new_group(ranks) for ranks in many]
+            for number, ranks in enumerate(many):
+                if dist.get_rank() in ranks:
+                    return groups[number]
+
+        class Layer:
+            def __init__(self, many):
+                self.group = own(many)
+                self.rank = dist.get_rank()
+
+            def share(self, value):
+                if self.group:
+                    dist.all_reduce(value)  # found
+
+        Layer(elsewhere.groups).share(1)
+        """,
+        ("if self.group", "if self.rank"),
+    ),
     "a model that is whole on each rank": (
         """
         from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
@@ -274,8 +355,31 @@ def report(value):
 report(elsewhere.value)
 """
     assert findings(tmp_path, text) == [(HEAD.count("\n") + 9, Level.WARNING)]
-    certain = text.replace("isinstance(value, torch.Tensor)", "dist.is_initialized()")
-    assert findings(tmp_path, certain) == [(HEAD.count("\n") + 9, Level.ERROR)]
+    for certain in ("dist.is_initialized()", "elsewhere.is_distributed()", "elsewhere.args.dist"):
+        certain_text = text.replace("isinstance(value, torch.Tensor)", certain)
+        assert findings(tmp_path, certain_text) == [(HEAD.count("\n") + 9, Level.ERROR)]
+
+
+def test_a_flag_of_an_object_that_may_be_off_is_a_warning(tmp_path):
+    text = """
+class Evaluator:
+    def __init__(self, distributed):
+        self.distributed = distributed
+
+    def evaluate(self):
+        if self.distributed:
+            dist.barrier()
+
+def test(config):
+    evaluator = Evaluator(config.evaluates_on_all)
+    if config.evaluates_on_all or dist.get_rank() == 0:
+        evaluator.evaluate()
+
+test(elsewhere.load("config.yaml"))
+"""
+    assert findings(tmp_path, text) == [(HEAD.count("\n") + 13, Level.WARNING)]
+    on = text.replace("Evaluator(config.evaluates_on_all)", "Evaluator(True)")
+    assert findings(tmp_path, on) == [(HEAD.count("\n") + 13, Level.ERROR)]
 
 
 def test_a_configuration_in_itself_ends(tmp_path):
@@ -299,6 +403,8 @@ def resume(folder):
         dist.barrier()
 """
     assert findings(tmp_path, text) == [(HEAD.count("\n") + 5, Level.WARNING)]
+    by_key = text.replace('state.get("args", {}).get("kind", "whole")', 'state["args"]["kind"]')
+    assert findings(tmp_path, by_key) == []
     by_rank = text.replace(
         'state.get("args", {}).get("kind", "whole") == "whole"', "dist.get_rank()"
     )
