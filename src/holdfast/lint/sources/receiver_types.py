@@ -11,6 +11,7 @@ import builtins
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from holdfast.lint.sources.modules import (
     FUNCTIONS,
@@ -100,25 +101,15 @@ class ReceiverTypes:
                         yield from _targets(target, classes)
                 case ast.AnnAssign(target=target, annotation=annotation):
                     yield from _targets(target, self._annotated(module, annotation))
-                case ast.For() | ast.AsyncFor():
-                    yield from _targets(statement.target, None)
-                case ast.With() | ast.AsyncWith():
-                    for item in statement.items:
-                        if item.optional_vars is not None:
-                            yield from _targets(item.optional_vars, None)
-                case ast.Try():
-                    for handler in statement.handlers:
-                        if handler.name:
-                            yield handler.name, None
-                        yield from self._assignments(handler.body, module, names)
-                case ast.Match():
-                    for case in statement.cases:
-                        yield from self._assignments(case.body, module, names)
+                case ast.For(target=target) | ast.AsyncFor(target=target):
+                    yield from _targets(target, None)
+                case ast.With(items=items) | ast.AsyncWith(items=items):
+                    for item in items:
+                        yield from _targets(item.optional_vars, None)
                 case _:
                     pass
-            if not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-                for block in ("body", "orelse", "finalbody"):
-                    yield from self._assignments(getattr(statement, block, ()), module, names)
+            for block in _blocks(statement):
+                yield from self._assignments(block, module, names)
 
     def _value(self, module: Module, node: ast.expr, names: dict[str, Classes]) -> Classes:
         """Return the classes of an assigned value: a parameter, or what a call returns."""
@@ -155,25 +146,26 @@ class ReceiverTypes:
 
     def _annotated(self, module: Module, node: ast.expr | None) -> Classes:
         """Return the program classes that an annotation allows."""
+        classes: Classes = None
         match node:
             case ast.Constant(value=None):
-                return ()
+                classes = ()
             case ast.Constant(value=str(text)):
-                try:
-                    return self._annotated(module, ast.parse(text, mode="eval").body)
-                except SyntaxError:
-                    return None
+                with suppress(SyntaxError):
+                    classes = self._annotated(module, ast.parse(text, mode="eval").body)
             case ast.BinOp(op=ast.BitOr(), left=left, right=right):
-                return union_of(self._annotated(module, left), self._annotated(module, right))
+                classes = union_of(self._annotated(module, left), self._annotated(module, right))
             case ast.Subscript(value=value, slice=inner):
                 if dotted_name(value).rpartition(".")[2] in _TRANSPARENT_NAMES:
                     parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-                    return union_of(*(self._annotated(module, part) for part in parts))
-                return self._annotated(module, value)
+                    classes = union_of(*(self._annotated(module, part) for part in parts))
+                else:
+                    classes = self._annotated(module, value)
             case ast.Name() | ast.Attribute():
-                return self._named(self._resolve(module, dotted_name(node)))
+                classes = self._named(self._resolve(module, dotted_name(node)))
             case _:
-                return None
+                pass
+        return classes
 
     def _named(self, definition: Function | Class | Module | str | None) -> Classes:
         """Return the program classes that an annotation's name allows."""
@@ -198,7 +190,17 @@ def union_of(*several: Classes) -> Classes:
     return tuple(found)
 
 
-def _targets(target: ast.expr, classes: Classes) -> Iterator[tuple[str, Classes]]:
+def _blocks(statement: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
+    """Yield the blocks of a statement; nested definitions have variables of their own."""
+    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+        return
+    for block in ("body", "orelse", "finalbody"):
+        yield getattr(statement, block, ())
+    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield part.body
+
+
+def _targets(target: ast.expr | None, classes: Classes) -> Iterator[tuple[str, Classes]]:
     """Yield the dotted names that an assignment to ``target`` sets."""
     if isinstance(target, (ast.Tuple, ast.List)):
         for element in target.elts:

@@ -174,12 +174,12 @@ class _CallerGraph:
             of_class = owner if first in ("self", "cls") else None
             classes = variables.get(first) if dot and of_class is None else None
             if classes is not None:
-                callees = tuple(self._members(classes, rest.split("."), bool(parenthesis)))
+                callees = tuple(self._members(classes, rest.split("."), called=bool(parenthesis)))
             else:
                 table = known if of_class is None else class_chains
                 key = chain + parenthesis
                 if key not in table:
-                    found = self._resolve_chain(module, of_class, chain, bool(parenthesis))
+                    found = self._resolve_chain(module, of_class, chain, called=bool(parenthesis))
                     table[key] = tuple(dict.fromkeys(found))
                 callees = table[key]
             for callee in callees:
@@ -191,15 +191,15 @@ class _CallerGraph:
             self._varying.append(function)
 
     def _resolve_chain(
-        self, module: Module, cls: Class | None, chain: str, called: bool
+        self, module: Module, cls: Class | None, chain: str, *, called: bool
     ) -> Iterator[Function]:
         first, *rest = chain.split(".")
         if cls is not None:
-            yield from self._members((cls,), rest, called)
+            yield from self._members((cls,), rest, called=called)
             return
         definition = module.names.get(first) if first else None
         if definition is None:
-            yield from self._methods_named(rest, called)
+            yield from self._methods_named(rest, called=called)
             return
         target = self._symbols.resolve_member(module, first)
         while isinstance(target, Module) and rest:
@@ -207,14 +207,14 @@ class _CallerGraph:
         match target:
             case Function():
                 yield target
-                yield from self._methods_named(rest, called)
+                yield from self._methods_named(rest, called=called)
             case Class():
                 method = self._symbols.find_method(target, "__init__")
                 if method is not None:
                     yield method
                 if rest:
                     yield from self._methods_of(target, rest[0])
-                    yield from self._methods_named(rest[1:], called)
+                    yield from self._methods_named(rest[1:], called=called)
             case str():
                 name = canonical_name(".".join((target, *rest)))
                 if name in library.CALLS or name in library.DERIVED_CALLS:
@@ -222,16 +222,18 @@ class _CallerGraph:
             case _:
                 pass
 
-    def _members(self, classes: Classes, names: Sequence[str], called: bool) -> Iterator[Function]:
+    def _members(
+        self, classes: Classes, names: Sequence[str], *, called: bool
+    ) -> Iterator[Function]:
         """Yield the methods that ``.first.second`` of an object of these classes may mean."""
         for at, name in enumerate(names):
             if classes is None:
-                yield from self._methods_named(names[at:], called)
+                yield from self._methods_named(names[at:], called=called)
                 return
             methods = [method for cls in classes for method in self._methods_of(cls, name)]
             classes = union_of(*(self._types.attribute(cls, name) for cls in classes))
             if classes is None and not methods:  # another base of a subclass may define it
-                yield from self._methods_named([name], called and at + 1 == len(names))
+                yield from self._methods_named([name], called=called and at + 1 == len(names))
             yield from methods
 
     def _methods_of(self, owner: Class, name: str) -> list[Function]:
@@ -250,7 +252,7 @@ class _CallerGraph:
         )
         return [*([inherited] if inherited is not None else []), *below]
 
-    def _methods_named(self, names: Sequence[str], called: bool) -> Iterator[Function]:
+    def _methods_named(self, names: Sequence[str], *, called: bool) -> Iterator[Function]:
         """Yield the methods of unknown receivers; what is not called is a property."""
         for at, name in enumerate(names, 1):
             methods = self._methods.get(name, ())
