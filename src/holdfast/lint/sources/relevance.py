@@ -8,17 +8,19 @@ receiver is one of the few of that name, or ignored.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.lint import library
 from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable, canonical_name
+from holdfast.lint.sources.receiver_types import Classes, ReceiverTypes, union_of
 
 #: Programs with at most this many functions are analyzed completely.
 _SMALL_PROGRAM = 1000
-#: A dotted name; with a leading dot, of an unnamed expression.
-_CHAIN = re.compile(r"\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+#: A dotted name, and a parenthesis if it is called; with a leading dot, of an unnamed expression.
+_CHAIN = re.compile(r"(\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(\(?)")
 #: Names too common to conclude anything from, as is a name in more than ``_MAX_OWNERS`` classes.
 COMMON_NAMES = frozenset({
     "forward", "__call__", "__init__", "get", "run", "main", "update", "append", "load", "add",
@@ -43,7 +45,7 @@ _AMBIGUOUS_COLLECTIVES = {
 }  # fmt: skip
 _COMMON_QUERIES = {
     "time", "now", "monotonic", "perf_counter", "glob", "is_main", "time_ns", "monotonic_ns",
-    "perf_counter_ns", "utcnow", "default_timer",
+    "perf_counter_ns", "utcnow", "default_timer", "node",
 }  # fmt: skip
 #: Words of functions that may enter a collective.
 COLLECTIVE_WORDS = (library.COLLECTIVE_NAMES | _ENTERING_WORDS) - _AMBIGUOUS_COLLECTIVES
@@ -94,9 +96,15 @@ class Relevance:
 
 
 def _function_text(function: Function) -> str:
-    """Return the source lines of a function with its decorators."""
-    first = min([function.node.lineno, *(decorator.lineno for decorator in function.decorators)])
-    return "\n".join(function.module.lines[first - 1 : function.node.end_lineno])
+    """Return the source lines of a function with its decorators, without its docstring."""
+    node, lines = function.node, function.module.lines
+    first = min([node.lineno, *(decorator.lineno for decorator in function.decorators)])
+    if isinstance(node, ast.Lambda) or ast.get_docstring(node, clean=False) is None:
+        return "\n".join(lines[first - 1 : node.end_lineno])
+    text = node.body[0]
+    return "\n".join([
+        *lines[first - 1 : text.lineno - 1], *lines[text.end_lineno : node.end_lineno]
+    ])  # fmt: skip
 
 
 class _CallerGraph:
@@ -115,6 +123,7 @@ class _CallerGraph:
             for base in names.bases(owner):
                 if isinstance(base, Class):
                     self._overriding[base].append(owner)
+        self._types = ReceiverTypes(names, owners)
         self._callers: dict[Function, list[Function]] = defaultdict(list)
         #: Resolved names: per module, and per class for those that begin with self.
         self._resolved_chains: dict[object, dict[str, tuple[Function, ...]]] = defaultdict(dict)
@@ -149,7 +158,8 @@ class _CallerGraph:
         known = self._resolved_chains[module]
         class_chains = self._resolved_chains[owner] if owner is not None else known
         enters = varies = False
-        for chain in set(_CHAIN.findall(_function_text(function))):
+        variables = self._types.variables(function)
+        for chain, parenthesis in set(_CHAIN.findall(_function_text(function))):
             words = self._words.get(chain)
             if words is None:
                 parts = chain.split(".")
@@ -158,15 +168,20 @@ class _CallerGraph:
                     not VARYING_WORDS.isdisjoint(parts),
                 )
             enters, varies = enters or words[0], varies or words[1]
-            if "." not in chain and chain not in module.names:
+            first, dot, rest = chain.partition(".")
+            if not dot and chain not in module.names:
                 continue
-            of_class = owner if chain.startswith(("self.", "cls.", "super")) else None
-            table = known if of_class is None else class_chains
-            callees = table.get(chain)
-            if callees is None:
-                callees = table[chain] = tuple(
-                    dict.fromkeys(self._resolve_chain(module, of_class, chain))
-                )
+            of_class = owner if first in ("self", "cls") else None
+            classes = variables.get(first) if dot and of_class is None else None
+            if classes is not None:
+                callees = tuple(self._members(classes, rest.split("."), called=bool(parenthesis)))
+            else:
+                table = known if of_class is None else class_chains
+                key = chain + parenthesis
+                if key not in table:
+                    found = self._resolve_chain(module, of_class, chain, called=bool(parenthesis))
+                    table[key] = tuple(dict.fromkeys(found))
+                callees = table[key]
             for callee in callees:
                 self._callers[callee].append(function)
             enters = enters or (module, chain) in self._collectives
@@ -175,16 +190,16 @@ class _CallerGraph:
         if varies:
             self._varying.append(function)
 
-    def _resolve_chain(self, module: Module, cls: Class | None, chain: str) -> Iterator[Function]:
+    def _resolve_chain(
+        self, module: Module, cls: Class | None, chain: str, *, called: bool
+    ) -> Iterator[Function]:
         first, *rest = chain.split(".")
         if cls is not None:
-            methods = self._methods_of(cls, rest[0]) if rest else []
-            yield from methods or self._methods_named(rest)
-            yield from self._methods_named(rest[1:])
+            yield from self._members((cls,), rest, called=called)
             return
         definition = module.names.get(first) if first else None
         if definition is None:
-            yield from self._methods_named(rest)
+            yield from self._methods_named(rest, called=called)
             return
         target = self._symbols.resolve_member(module, first)
         while isinstance(target, Module) and rest:
@@ -192,20 +207,34 @@ class _CallerGraph:
         match target:
             case Function():
                 yield target
-                yield from self._methods_named(rest)
+                yield from self._methods_named(rest, called=called)
             case Class():
                 method = self._symbols.find_method(target, "__init__")
                 if method is not None:
                     yield method
                 if rest:
                     yield from self._methods_of(target, rest[0])
-                    yield from self._methods_named(rest[1:])
+                    yield from self._methods_named(rest[1:], called=called)
             case str():
                 name = canonical_name(".".join((target, *rest)))
                 if name in library.CALLS or name in library.DERIVED_CALLS:
                     self._collectives.add((module, chain))
             case _:
                 pass
+
+    def _members(
+        self, classes: Classes, names: Sequence[str], *, called: bool
+    ) -> Iterator[Function]:
+        """Yield the methods that ``.first.second`` of an object of these classes may mean."""
+        for at, name in enumerate(names):
+            if classes is None:
+                yield from self._methods_named(names[at:], called=called)
+                return
+            methods = [method for cls in classes for method in self._methods_of(cls, name)]
+            classes = union_of(*(self._types.attribute(cls, name) for cls in classes))
+            if classes is None and not methods:  # another base of a subclass may define it
+                yield from self._methods_named([name], called=called and at + 1 == len(names))
+            yield from methods
 
     def _methods_of(self, owner: Class, name: str) -> list[Function]:
         """Return a method of a class and those that override it."""
@@ -223,8 +252,14 @@ class _CallerGraph:
         )
         return [*([inherited] if inherited is not None else []), *below]
 
-    def _methods_named(self, names: Iterable[str]) -> Iterator[Function]:
-        for name in names:
+    def _methods_named(self, names: Sequence[str], *, called: bool) -> Iterator[Function]:
+        """Yield the methods of unknown receivers; what is not called is a property."""
+        for at, name in enumerate(names, 1):
             methods = self._methods.get(name, ())
             if len(methods) <= _MAX_OWNERS and name not in COMMON_NAMES:
-                yield from methods
+                is_called = called and at == len(names)
+                yield from (method for method in methods if is_called or _is_property(method))
+
+
+def _is_property(method: Function) -> bool:
+    return method.decorated_by("property", "cached_property")

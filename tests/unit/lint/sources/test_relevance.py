@@ -72,3 +72,91 @@ def test_functions_that_reach_a_collective_are_relevant(relevance_analysis):
 
 def test_functions_that_may_depend_on_the_rank_are_relevant(relevance_analysis):
     assert names(relevance_analysis.varying_functions) == ["asks"]
+
+
+TYPED = """
+import torch.distributed as dist
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional, Protocol
+
+class Ranks:
+    def sync_all(self):
+        dist.all_reduce(1)
+
+    def position(self):
+        dist.barrier()
+
+class Local:
+    def sync_all(self):
+        pass
+
+class Wide(Local):
+    def sync_all(self):
+        dist.barrier()
+
+class Syncs(Protocol):
+    def sync_all(self): ...
+
+@dataclass
+class Holder:
+    alone: "Alone"
+    ranks: Optional[Ranks] = None
+
+class Keeps:
+    def __init__(self, holder: Holder):
+        self.holder = holder
+
+    def by_attribute(self):
+        self.holder.ranks.sync_all()
+
+    def by_missing_method(self):
+        self.position()
+
+class Alone:
+    def position(self):
+        pass
+"""
+
+
+def entering(monkeypatch, code):
+    monkeypatch.setattr(relevance, "_SMALL_PROGRAM", 0)
+    modules = modules_from_sources({"main": ("main.py", TYPED + code)})
+    found = relevance.Relevance(SymbolTable(modules)).entering_functions
+    return {function.name for function in found if function.name.startswith("use")}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def use(ranks: Ranks):\n    ranks.sync_all()",
+        "def use(ranks: 'Ranks | None'):\n    ranks.sync_all()",
+        "def use(local: Local):\n    local.sync_all()  # a subclass overrides it",
+        "def use(any_one: Any):\n    any_one.sync_all()",
+        "def use(any_one: Syncs):\n    any_one.sync_all()",
+        "def use(any_one):\n    any_one.sync_all()",
+        "def use():\n    ranks = Ranks()\n    ranks.sync_all()",
+        "def make() -> Ranks:\n    return Ranks()\ndef use():\n    made = make()\n    made.sync_all()",
+        "def use(keeps: Keeps):\n    keeps.holder.ranks.sync_all()",
+        "def use(keeps: Keeps):\n    keeps.by_missing_method()",
+        "def use(path: Path, ranks):\n    for path in ranks:\n        path.sync_all()",
+        "def use(path: Path):\n    path = Ranks()\n    path.sync_all()",
+        "def use(any_one):\n    return any_one.position()",
+    ],
+)
+def test_methods_that_a_receiver_may_have_are_followed(monkeypatch, code):
+    assert entering(monkeypatch, code) == {"use"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def use(path: Path):\n    path.sync_all()",
+        "def use(count: int | None):\n    count.sync_all()",
+        "def use(holder: Holder):\n    holder.alone.position()",
+        "def use(any_one):\n    return any_one.position  # is not called",
+        "def use():\n    '''Use ``dist.barrier``.'''",
+    ],
+)
+def test_methods_that_a_receiver_cannot_have_are_not_followed(monkeypatch, code):
+    assert entering(monkeypatch, code) == set()
