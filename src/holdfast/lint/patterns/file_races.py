@@ -222,9 +222,12 @@ class _Finder:
         )
 
     def _is_passed_whole(self, path: ast.expr, name: str) -> bool:
-        """Return True for a parameter, which may differ between ranks, except a folder's."""
+        """Return True for a parameter as name, which may differ by rank, except a folder's."""
         function = self._unit.function_of(path)
-        if not isinstance(path, ast.Name) or function is None or name.endswith("save_pretrained"):
+        if function is None or name.endswith("save_pretrained"):
+            return False
+        path = _file_name(self._unit, path)
+        if not isinstance(path, ast.Name):
             return False
         parameters = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
         return not self._unit.assigned(path.id) and path.id in [arg.arg for arg in parameters]
@@ -309,6 +312,18 @@ def _downloaded(call: ast.Call, name: str) -> ast.expr | None:
 
 def _receiver(call: ast.Call) -> ast.expr | None:
     return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def _file_name(unit: Unit, path: ast.expr) -> ast.expr:
+    """Return the last part of a path, through a variable that is assigned once."""
+    values = unit.assigned(path.id) if isinstance(path, ast.Name) else [path]
+    match values:
+        case [ast.Call(func=ast.Attribute(attr="join"), args=[_, *_, last])]:
+            return last
+        case [ast.BinOp(op=ast.Div(), right=last)]:
+            return last
+        case _:
+            return path
 
 
 def _saves_before(unit: Unit, call: ast.Call, folder: ast.expr | None) -> bool:
