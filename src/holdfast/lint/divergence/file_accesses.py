@@ -6,11 +6,11 @@ import ast
 import re
 
 from holdfast.lint.abstract_domain.effects import FileAccess, Marker
-from holdfast.lint.abstract_domain.values import UNKNOWN, TaintKind, Value, taint_kinds
+from holdfast.lint.abstract_domain.values import RANK_KINDS, UNKNOWN, TaintKind, Value, taint_kinds
 from holdfast.lint.abstract_state.abstract_objects import RANK_TEXT
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
-from holdfast.lint.abstract_state.path_names import path_text
+from holdfast.lint.abstract_state.path_names import RANK_PART, path_text
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.file_calls import DOWNLOAD_NAME, FILE_CALLS, PATH_METHODS, TOLERANCE
 from holdfast.lint.sources.modules import Function, dotted_name, last_name
@@ -47,7 +47,14 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
     if found is None or (function is not None and runs_on_one_rank(function)):
         return
     kind, node, value = found
+    own = (
+        bool(taint_kinds(value.content) & _OWN_KINDS)
+        or bool(value.length)
+        or RANK_TEXT in value.objects
+    )
     text = path_text(state, call.frame, node) if node is not None else None
+    alone = own or RANK_PART in (text or "") or taint_kinds(call.frame.control) & RANK_KINDS
+    state.file_changes[bool(alone)].add((call.location.file, call.location.line))
     if text is None:
         return
     given = call.arguments.named.keys()
@@ -57,13 +64,12 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
             call.location,
             f"{text}/*" if call.name in _TO_FOLDER else text,
             call.frame.control,
-            own=bool(taint_kinds(value.content) & _OWN_KINDS)
-            or bool(value.length)
-            or RANK_TEXT in value.objects,
+            own=own,
             clocked=TaintKind.TIME in taint_kinds(value.content),
             tolerant=bool(given & TOLERANCE)
             or bool(call.frame.try_depth)
             or call.frame.in_tried_loop
+            or (call.name == "os.makedirs" and call.arguments.node(2, "exist_ok") is not None)
             or kind == "extends"
             or call.name in _TO_FOLDER,  # ranks may write their shards there
         )

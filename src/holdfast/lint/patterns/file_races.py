@@ -47,6 +47,8 @@ _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|down
 _SHARES_NAME = re.compile(r"broadcast|gather|scatter|barrier|wait_for|first\(")
 #: Kinds that are reported, as notes, if only the file shows that several ranks run it.
 _REPORTED_BY_FILE = frozenset({"created", "downloaded"})
+#: Kinds that need one path on all ranks, which the interpreter may know better.
+CHANGES_BY_ALL = frozenset({"created", "downloaded", "removed", "written"})
 _RACE_ERRORS = re.compile(r"FileExists|FileNotFound|OSError|IOError|Exception|shutil\.Error")
 
 

@@ -10,7 +10,7 @@ from holdfast.lint.options import ALL_RULES
 from holdfast.lint.run import lint_paths
 
 RULES = {"path-race", "written-by-all-ranks", "name-by-process-hash"}
-HEAD = "import os, time\nimport numpy as np\nimport torch\nimport torch.distributed as dist\n"
+HEAD = "import os, shutil, time, uuid\nimport numpy as np\nimport torch\nimport torch.distributed as dist\n"
 LIBRARY = """
 def download():
     if dist.is_initialized():
@@ -176,3 +176,105 @@ def test_files_are_reported_only_with_evidence(tmp_path, name):
     assert found(tmp_path, files)
     other = textwrap.dedent(files[changed]).replace(old, new)
     assert not found(tmp_path, files | {changed: other})
+
+
+#: Paths that each rank has for itself, through functions, attributes and loops; and what shares it.
+OWN = {
+    "a function that returns a random name": (
+        """
+        def name(folder):
+            return os.path.join(folder, str(uuid.uuid4()) + ".pt")
+
+        def main():
+            dist.init_process_group("nccl")
+            torch.save({}, name("out"))
+
+        main()
+        """,
+        ("uuid.uuid4()", "'state'"),
+    ),
+    "an attribute of another object": (
+        """
+        class Config:
+            def __init__(self, folder):
+                self.out = f"{folder}/{dist.get_rank()}"
+
+        def main():
+            dist.init_process_group("nccl")
+            config = Config("out")
+            with open(os.path.join(config.out, "a.json"), "w") as file:
+                file.write("x")
+
+        main()
+        """,
+        ("dist.get_rank()", "0"),
+    ),
+    "an option that is set again": (
+        """
+        def main(args):
+            dist.init_process_group("nccl")
+            args.output_dir = os.path.join(args.output_dir, f"worker{dist.get_rank()}")
+            with open(os.path.join(args.output_dir, "a.json"), "w") as file:
+                file.write("x")
+
+        main(parse())
+        """,
+        ("worker{dist.get_rank()}", "results"),
+    ),
+    "a property": (
+        """
+        class Writer:
+            @property
+            def path(self):
+                return os.path.join("out", f"{dist.get_rank()}.txt")
+
+            def write(self):
+                dist.barrier()
+                with open(self.path, "w") as file:
+                    file.write("x")
+
+        Writer().write()
+        """,
+        ("{dist.get_rank()}", "results"),
+    ),
+    "a share of the numbers": (
+        """
+        def main(args):
+            dist.init_process_group("nccl")
+            first = dist.get_rank()
+            for number in range(first, 100, dist.get_world_size()):
+                torch.save({}, os.path.join(args.out, f"{number}.pt"))
+
+        main(parse())
+        """,
+        ("range(first, 100, dist.get_world_size())", "range(100)"),
+    ),
+    "exist_ok by position": (
+        """
+        def main(args):
+            dist.init_process_group("nccl")
+            os.makedirs(args.out_dir, 0o755, True)
+
+        main(parse())
+        """,
+        (", 0o755, True", ""),
+    ),
+    "a copy that may exist": (
+        """
+        def main(args):
+            dist.init_process_group("nccl")
+            if not os.path.exists(args.copy):
+                shutil.copytree(args.source, args.copy, dirs_exist_ok=True)
+
+        main(parse())
+        """,
+        (", dirs_exist_ok=True", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_path_of_each_rank_is_fine(tmp_path, name):
+    text, (own, shared) = OWN[name]
+    assert not found(tmp_path, {"script": text})
+    assert found(tmp_path, {"script": text.replace(own, shared)})
