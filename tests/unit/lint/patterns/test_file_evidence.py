@@ -249,6 +249,37 @@ OWN = {
         """,
         ("range(first, 100, dist.get_world_size())", "range(100)"),
     ),
+    "a test of the rank in an attribute of a neutral name": (
+        """
+        class Metrics:
+            def __init__(self, folder):
+                self.enabled = dist.get_rank() == 0
+                self.folder = folder
+
+            def add(self):
+                if self.enabled:
+                    self.flush()
+
+            def flush(self):
+                with open(os.path.join(self.folder, "a.json"), "w") as file:
+                    file.write("x")
+
+        dist.init_process_group("nccl")
+        Metrics("out").add()
+        """,
+        ("dist.get_rank() == 0", "True"),
+    ),
+    "the elements of a distributed sampler": (
+        """
+        def main(args, data):
+            dist.init_process_group("nccl")
+            for number in torch.utils.data.DistributedSampler(data):
+                torch.save(data[number], os.path.join(args.out, f"{number}.pt"))
+
+        main(parse(), load())
+        """,
+        ("torch.utils.data.DistributedSampler(data)", "range(9)"),
+    ),
     "exist_ok by position": (
         """
         def main(args):
