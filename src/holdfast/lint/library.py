@@ -278,6 +278,7 @@ VARYING: dict[str, TaintKind] = {
     "torch.distributed.get_group_rank": _RANK, "deepspeed.comm.get_rank": _RANK,
     "deepspeed.comm.get_local_rank": _LOCAL, "socket.gethostname": TaintKind.HOST,
     "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,
+    "uuid.uuid1": TaintKind.HOST, "uuid.uuid4": TaintKind.HOST,
     "time.time": TaintKind.TIME, "time.monotonic": TaintKind.TIME,
     "time.perf_counter": TaintKind.TIME, "time.time_ns": TaintKind.TIME,
     "time.strftime": TaintKind.TIME, "time.ctime": TaintKind.TIME, "time.localtime": TaintKind.TIME,

@@ -100,8 +100,16 @@ class _Place:
         """Return True if an unknown value is made from parameters or elements of data."""
         if self.function is None or depth > _MAX_DEPTH:
             return False
-        names = {inner.id: inner for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-        names.pop("self", None)
+        nodes = list(ast.walk(node))
+        called = {inner.func for inner in nodes if isinstance(inner, ast.Call)}
+        settings = {
+            inner.value
+            for inner in nodes
+            if isinstance(inner, ast.Attribute) and inner not in called
+        }
+        names = {
+            inner.id for inner in nodes if isinstance(inner, ast.Name) and inner not in settings
+        } - {"self"}
         parameters, assigned = _parameters(self.function.node), _assigned(self.function.node)
         return any(
             name in parameters
@@ -184,6 +192,8 @@ class _Place:
             return None
         passed = dict(zip(_positional(function), node.args, strict=False))
         passed |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        if not any(self._may_differ(value, depth) for value in passed.values()):
+            text = text.replace(UNKNOWN_PART, "*")
         given = {
             name: self.text(passed.get(name), depth) or f"?{name}:{node.lineno}"
             for name in _PLACEHOLDER.findall(text)

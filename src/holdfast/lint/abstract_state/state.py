@@ -78,6 +78,8 @@ class InterpreterState:
     in_tests: the running module is a test, whose assignments are not the program's
     root: the function that runs though nothing was seen to call it; None: the module
     reassigned_attributes: per function, ids of attribute nodes that are set again later
+    file_changes: lines with accesses to files: False: by all ranks to one path; True: by one rank,
+    or each to its own path
     """
 
     evaluators: dict[type[ast.expr], Callable[..., Value]]
@@ -106,6 +108,7 @@ class InterpreterState:
         self.group_timeouts: set[str] = set()
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
         self.reassigned_attributes: dict[int, set[int]] = {}
+        self.file_changes: dict[bool, set[tuple[str, int]]] = {False: set(), True: set()}
         self._seeds: dict[str, dict[SourceLine, Taint]] = {}
         self.root: Function | None = None
         self._creating_roots: dict[SourceLine, set[Function | None]] = {}

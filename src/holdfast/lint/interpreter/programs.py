@@ -57,6 +57,7 @@ from holdfast.lint.patterns import find_patterns
 from holdfast.lint.patterns.averages import find_means_of_means
 from holdfast.lint.patterns.by_name import find_by_name
 from holdfast.lint.patterns.failed_scores import find_failed_scores
+from holdfast.lint.patterns.file_races import CHANGES_BY_ALL
 from holdfast.lint.sources.modules import Function, Module
 
 #: Maximum number of rounds; from the second on, only what may have changed runs again.
@@ -112,7 +113,11 @@ class Program:
             find_means_of_means(modules, state.symbols),
         )
         proved = {(divergence.kind, divergence.guard) for divergence in divergences.values()}
+        alone = state.file_changes[True] - state.file_changes[False]
         for divergence in chain.from_iterable(patterns):
+            changed = divergence.guard.file, divergence.guard.line
+            if divergence.kind in CHANGES_BY_ALL and changed in alone:
+                continue
             if not (divergence.by_name and (divergence.kind, divergence.guard) in proved):
                 divergences.setdefault((divergence.kind, divergence.location), divergence)
         known = {
@@ -209,6 +214,7 @@ class Program:
             function.run_count = 0
         self._runner.start_round()
         self._module_effects, self._root_effects = [], []
+        state.file_changes = {False: set(), True: set()}
         for module in self._modules_in_order():
             module.variables[HEAP] = NO_FACTS
             frame = module_frame(module)

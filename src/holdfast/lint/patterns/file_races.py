@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.file_calls import DOWNLOAD_NAME, EXISTENCE_TESTS, FILE_CALLS
 from holdfast.lint.patterns.one_rank_files import (
     WAITING_NAME,
     OneRankFiles,
@@ -35,24 +36,8 @@ _PARTS = (
     "replace(", "move(", "retrieve(", "extractall(", "archive(", "download", "write_", "'w", '"w',
     "'x", '"x', "'make", '"make',
 )  # fmt: skip
-#: Functions that raise if the path exists, with the keyword that prevents it.
-_CREATE = {"os.makedirs": "exist_ok", "os.mkdir": "", "shutil.copytree": "dirs_exist_ok"}
-#: Functions that raise if the path does not exist.
-_REMOVE = frozenset({
-    "shutil.rmtree", "os.remove", "os.unlink", "os.rmdir", "os.removedirs", "os.rename",
-    "os.replace", "shutil.move",
-})  # fmt: skip
-_EXISTENCE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir", "lexists"})
-#: Functions that write what they download or extract in place, with the position of the path.
-_DOWNLOADS = {
-    "urllib.request.urlretrieve": (1, "filename"), "wget.download": (1, "out"),
-    "gdown.download": (1, "output"), "shutil.unpack_archive": (1, "extract_dir"),
-    "torchvision.datasets.utils.download_url": (1, "root"),
-    "torchvision.datasets.utils.download_and_extract_archive": (1, "download_root"),
-    "torchvision.datasets.utils.extract_archive": (1, "to_path"),
-}  # fmt: skip
-#: A function of the program that downloads to its second argument, by the names of both.
-_DOWNLOAD_NAME = re.compile(r"^(?:maybe_)?(?:download(?:_\w+)?|get_file|fetch_file)$")
+#: Functions that raise if the path exists, unless they have an argument for that.
+_CREATE = frozenset({"os.makedirs", "os.mkdir", "shutil.copytree"})
 _TARGET_NAME = re.compile(r"path|dir|root|folder|prefix|dest|file|out|cache", re.IGNORECASE)
 _SAFE_DOWNLOAD = re.compile(r"^torch\.hub|huggingface|modelscope|nltk|hf_hub|snapshot")
 _RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
@@ -62,6 +47,8 @@ _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|down
 _SHARES_NAME = re.compile(r"broadcast|gather|scatter|barrier|wait_for|first\(")
 #: Kinds that are reported, as notes, if only the file shows that several ranks run it.
 _REPORTED_BY_FILE = frozenset({"created", "downloaded"})
+#: Kinds that need one path on all ranks, which the interpreter may know better.
+CHANGES_BY_ALL = frozenset({"created", "downloaded", "removed", "written"})
 _RACE_ERRORS = re.compile(r"FileExists|FileNotFound|OSError|IOError|Exception|shutil\.Error")
 
 
@@ -98,11 +85,13 @@ class _Finder:
 
     def _at_call(self, call: ast.Call, name: str) -> Iterator[Divergence]:
         path = argument(call, 0, "path")
+        known = FILE_CALLS.get(name)
+        changed = argument(call, known.position, known.keyword) if known is not None else None
         if name in _CREATE or (name.endswith(".mkdir") and not call.args):
-            yield from self._created(call, name, path if name in _CREATE else _receiver(call))
-        elif name in _REMOVE:
-            if path is not None:
-                yield from self._removed(call, path)
+            yield from self._created(call, name, changed if name in _CREATE else _receiver(call))
+        elif known is not None and known.kind in ("removes", "moves"):
+            if changed is not None:
+                yield from self._removed(call, changed)
         elif (target := _downloaded(call, name)) is not None:
             yield from self._report("downloaded", call, target)
         elif _RUN.match(name) and path is not None and _runs_make(path):
@@ -144,7 +133,7 @@ class _Finder:
 
     def _creates_exclusively(self, call: ast.Call, name: str, path: ast.expr) -> bool:
         """Return True if the call raises when another rank was faster, after a test of the path."""
-        keyword = _CREATE.get(name, "exist_ok")
+        keyword = FILE_CALLS[name].tolerance if name in _CREATE else "exist_ok"
         if keyword and any(given.arg in (keyword, None) for given in call.keywords):
             return False
         position = {"os.makedirs": 2}.get(name)
@@ -222,9 +211,12 @@ class _Finder:
         )
 
     def _is_passed_whole(self, path: ast.expr, name: str) -> bool:
-        """Return True for a parameter, which may differ between ranks, except a folder's."""
+        """Return True for a parameter as name, which may differ by rank, except a folder's."""
         function = self._unit.function_of(path)
-        if not isinstance(path, ast.Name) or function is None or name.endswith("save_pretrained"):
+        if function is None or name.endswith("save_pretrained"):
+            return False
+        path = _file_name(self._unit, path)
+        if not isinstance(path, ast.Name):
             return False
         parameters = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
         return not self._unit.assigned(path.id) and path.id in [arg.arg for arg in parameters]
@@ -292,9 +284,10 @@ class _Finder:
 
 def _downloaded(call: ast.Call, name: str) -> ast.expr | None:
     """Return the path to which a call downloads or extracts files; None for another call."""
-    if name in _DOWNLOADS:
-        return argument(call, *_DOWNLOADS[name])
-    if _DOWNLOAD_NAME.match(last_name(call.func)) and not _SAFE_DOWNLOAD.search(name):
+    known = FILE_CALLS.get(name)
+    if known is not None and known.kind == "downloads":
+        return argument(call, known.position, known.keyword)
+    if DOWNLOAD_NAME.match(last_name(call.func)) and not _SAFE_DOWNLOAD.search(name):
         target = call.args[1] if len(call.args) > 1 else None
         named = isinstance(target, (ast.Name, ast.Attribute)) and last_name(target)
         return target if named and _TARGET_NAME.search(named) else None
@@ -309,6 +302,18 @@ def _downloaded(call: ast.Call, name: str) -> ast.expr | None:
 
 def _receiver(call: ast.Call) -> ast.expr | None:
     return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def _file_name(unit: Unit, path: ast.expr) -> ast.expr:
+    """Return the last part of a path, through a variable that is assigned once."""
+    values = unit.assigned(path.id) if isinstance(path, ast.Name) else [path]
+    match values:
+        case [ast.Call(func=ast.Attribute(attr="join"), args=[_, *_, last])]:
+            return last
+        case [ast.BinOp(op=ast.Div(), right=last)]:
+            return last
+        case _:
+            return path
 
 
 def _saves_before(unit: Unit, call: ast.Call, folder: ast.expr | None) -> bool:
@@ -327,7 +332,7 @@ def _tested_path(node: ast.AST) -> ast.expr | None:
     """Return the path whose existence a call tests."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
-    if node.func.attr not in _EXISTENCE_TESTS:
+    if node.func.attr not in EXISTENCE_TESTS:
         return None
     return node.args[0] if node.args else node.func.value
 

@@ -62,6 +62,7 @@ _STARTS_RANKS = re.compile(r"\.spawn\(|notebook_launcher\(|Popen\(|ray\.remote")
 _BARE_RANK_TEST = re.compile(r"(?<![\w.])rank *(?:==|!=|>) *0")
 _RANK_BINDING = re.compile(r"(?<![\w.])rank *(?:=(?!=)|[:,)])|\bimport\b[^\n]*\brank\b|import \*")
 _LOCK_CALL = re.compile(r"(?:\b|_)(?:flock|lockf|lock|acquire)$")
+_EXITS = (ast.Return, ast.Raise, ast.Continue)
 #: Functions that take a function or class without calling it.
 _NAME_USES = frozenset({"super", "isinstance", "issubclass", "getattr", "hasattr", "cast", "type"})
 _MAX_CALLERS, _MAX_DEPTH = 20, 3
@@ -434,11 +435,15 @@ def _exits_by_rank(unit: Unit, statement: ast.stmt) -> bool:
     match statement:
         case ast.If(test=test, body=body, orelse=orelse):
             if is_rank_test(unit, test) and any(
-                isinstance(end, (ast.Return, ast.Raise, ast.Continue))
-                for end in (body[-1], *orelse[-1:])
+                isinstance(end, _EXITS) for end in (body[-1], *orelse[-1:])
             ):
                 return True
-            return any(_exits_by_rank(unit, inner) for inner in (*body, *orelse))
+            return any(
+                _exits_by_rank(unit, inner)
+                for side in (body, orelse)
+                if side and not isinstance(side[-1], _EXITS)
+                for inner in side
+            )
         case ast.Assert(test=test):
             return is_rank_test(unit, test)
         case ast.Expr(value=ast.Call(func=called)):  # ranks go one by one

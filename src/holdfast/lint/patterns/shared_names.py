@@ -12,7 +12,7 @@ from holdfast.lint.patterns.scopes import argument, walk
 #: Words in a path that may make it rank-specific.
 _OWN_PATH = re.compile(
     r"rank|host|node|proc|pid|uuid|uid|worker|local|rand|te?mp|shard|devnull|/dev/|sys\.|device|gpu"
-    r"|now\(|time\(|\bstdout|\bstderr|cache_dir|pop\((?!['\"])|\bidx\b|\bid\b",
+    r"|now\(|time\(|DistributedSampler\(|\bstdout|\bstderr|cache_dir|pop\((?!['\"])|\bidx\b|\bid\b",
     re.IGNORECASE,
 )
 _CLOCK_NAME = re.compile(r"(?:\w+\.)*(?:now|time|strftime|uuid[14]|localtime)\(")
