@@ -21,6 +21,7 @@ from holdfast.lint.abstract_domain.effects import (
 from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
     UNIFORM,
+    Taint,
     Value,
     combine_values,
     is_rank_only,
@@ -210,18 +211,8 @@ class StatementExecutor:
                 Branch(frame.location(node), text, *parts, rank_test=rank_test, agreed=test.agreed)
             )
         exit_taken = final_exit(yes if yes_ended else no)
-        # a rank that raises has no value
-        if (
-            (yes_ended != no_ended)
-            and differs
-            and (exit_taken is None or exit_taken.keyword not in ("raise", PROCESS_EXIT))
-        ):
-            frame.control, frame.exited = (
-                merge_taint(frame.control, differs),
-                merge_taint(frame.exited, differs),
-            )
-            if exit_taken is not None and exit_taken.keyword in ("continue", "break"):
-                frame.skipped = merge_taint(frame.skipped, differs)
+        if yes_ended != no_ended and differs:
+            _leave(frame, exit_taken, differs)
         if yes_ended and not no_ended:
             drop_none(names, node.test)
             if narrowing is not None:
@@ -406,6 +397,16 @@ class StatementExecutor:
             ast.Continue: self._continue,
             ast.Raise: self._raise,
         }
+
+
+def _leave(frame: Frame, exit_taken: ExitEffect | None, differs: Taint) -> None:
+    """Add why not all ranks are here any more; a rank that raises has no value."""
+    keyword = exit_taken.keyword if exit_taken is not None else ""
+    if keyword not in ("raise", PROCESS_EXIT):
+        frame.control = merge_taint(frame.control, differs)
+        frame.exited = merge_taint(frame.exited, differs)
+    if keyword in ("continue", "break"):
+        frame.skipped = merge_taint(frame.skipped, differs)
 
 
 def _record_exit(frame: Frame, node: ast.AST, keyword: str, exception: str = "") -> None:
