@@ -46,6 +46,7 @@ _LONG_FUNCTION_NAMES = re.compile(
     re.IGNORECASE,
 )
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.DictComp)
+_NO_GRADIENTS = re.compile(r"\b(?:no_grad|inference_mode)\b")
 #: Words in tests that select one rank; other rank-dependent tests are ignored here.
 _ONE_RANK_TEST = re.compile(r"rank|main|master|zero|first|chief|primary|leader", re.IGNORECASE)
 #: Arguments of a subprocess whose output is read, which is usually short.
@@ -100,8 +101,35 @@ def record_function_work(frame: Frame, node: ast.expr, function: Function) -> No
         return
     nodes = list(ast.walk(function.node))
     is_named = _LONG_FUNCTION_NAMES.fullmatch(function.name) is not None
-    if (is_named and any(isinstance(child, _LOOPS) for child in nodes)) or _converts_file(nodes):
+    is_named = is_named and any(isinstance(child, _LOOPS) for child in nodes)
+    if is_named or _converts_file(nodes) or _runs_model(function, nodes):
         frame.add_effect(Marker("work", frame.location(node), f"{function.name}()"))
+
+
+def _runs_model(function: Function, nodes: Sequence[ast.AST]) -> bool:
+    """Return True for a loop without gradients that calls what the function or its object has."""
+    decorators = getattr(function.node, "decorator_list", [])
+    contexts = [
+        item.context_expr for node in nodes if isinstance(node, ast.With) for item in node.items
+    ]
+    if not any(_NO_GRADIENTS.search(ast.unparse(each)) for each in (*decorators, *contexts)):
+        return False
+    parameters = set(function.parameters)
+    return any(
+        isinstance(called, ast.Call)
+        and isinstance(called.func, ast.Name)
+        and called.func.id in parameters
+        for loop in nodes
+        if isinstance(loop, ast.For) and not _is_short(loop.iter)
+        for called in ast.walk(loop)
+    )
+
+
+def _is_short(over: ast.expr) -> bool:
+    """Return True for a written sequence, or a range of a written number."""
+    is_range = isinstance(over, ast.Call) and ast.unparse(over.func) == "range"
+    parts = over.args if isinstance(over, ast.Call) and is_range else [over]
+    return all(isinstance(each, (ast.Constant, ast.List, ast.Tuple)) for each in parts)
 
 
 def _converts_file(nodes: Sequence[ast.AST]) -> bool:

@@ -7,7 +7,7 @@ import re
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import Value, is_rank_only
-from holdfast.lint.abstract_state.abstract_objects import library_class_names
+from holdfast.lint.abstract_state.abstract_objects import SHARD, library_class_names
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import model_home
@@ -77,7 +77,7 @@ def _record_optimized(state: InterpreterState, call: LibraryCall) -> None:
 def _record_local_norm(state: InterpreterState, call: LibraryCall) -> None:
     """Record torch's clipping of an FSDP model, which has a shard of each gradient."""
     value = call.arguments.get(0, "parameters")
-    if value is None or _FSDP not in library_class_names(value):
+    if value is None or not {_FSDP, SHARD.name} & set(library_class_names(value)):
         return
     if any(_FSDP2.search(module.text) for module in state.modules.values()):
         return

@@ -53,17 +53,27 @@ def find_skipped_modules(modules: Collection[Module], names: SymbolTable) -> Ite
 
 def _constant_losses(module: Module, texts: Sequence[str]) -> Iterator[Divergence]:
     """Yield tests of a batch under which a function returns a loss that nothing computes."""
-    for node in walk(module.tree):
-        if not isinstance(node, ast.If) or not isinstance(end := node.body[-1], ast.Return):
-            continue
-        if end.value is None or not _is_constant(end.value, node.body):
-            continue
-        if "requires_grad=True" not in "".join(map(ast.unparse, node.body)):
-            continue
-        if _tests_batch(node.test, _names(node.test), texts):
-            at, text = SourceLine(module.file, node.lineno, ""), ast.unparse(node.test)
-            detail = _CONSTANT_LOSS.format(text)
-            yield Divergence("habit-branch", at, at, f"if {text}", (), detail=detail, by_name=True)
+    for function in module.functions():
+        for node in walk_nodes(*getattr(function.node, "body", ())):
+            if not isinstance(node, ast.If) or not _returns_loss(node):
+                continue
+            if _tests_batch(node.test, _names(node.test), texts):
+                at, test = (
+                    SourceLine(module.file, node.lineno, function.name),
+                    ast.unparse(node.test),
+                )
+                detail = _CONSTANT_LOSS.format(test)
+                text = f"if {test}"
+                yield Divergence("habit-branch", at, at, text, (), detail=detail, by_name=True)
+
+
+def _returns_loss(node: ast.If) -> bool:
+    """Return True for a side that returns a constant for which it asks for gradients."""
+    end = node.body[-1]
+    if not isinstance(end, ast.Return) or end.value is None:
+        return False
+    is_loss = "requires_grad=True" in "".join(map(ast.unparse, node.body))
+    return is_loss and _is_constant(end.value, node.body)
 
 
 def _is_model(names: SymbolTable, cls: Class) -> bool:
