@@ -57,7 +57,8 @@ def record_sharded_after(state: InterpreterState, call: LibraryCall) -> None:
     """
     home = model_home(call.frame, call.arguments.node(0, "module"))
     optimizer = state.optimized_models.get(home) if home is not None else None
-    if optimizer is not None and optimizer.file == call.location.file:
+    at = call.location
+    if optimizer is not None and optimizer.file == at.file and optimizer.line < at.line:
         message = (
             f"FSDP replaces the parameters that the optimizer at line {optimizer.line} got: its "
             "steps change tensors that the model does not use; create the optimizer after wrapping"
