@@ -31,7 +31,6 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     FunctionObject,
     Instance,
-    LibraryInstance,
     instance_of,
 )
 from holdfast.lint.abstract_state.arguments import positional_arguments
@@ -53,19 +52,17 @@ from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.literals import LiteralEvaluator
 from holdfast.lint.interpreter.lookup import NameEvaluator
 from holdfast.lint.interpreter.statements import StatementExecutor
-from holdfast.lint.library import CLASSES, RANK_PARAMETERS
+from holdfast.lint.library import RANK_PARAMETERS
 from holdfast.lint.patterns import find_patterns
 from holdfast.lint.patterns.averages import find_means_of_means
 from holdfast.lint.patterns.by_name import find_by_name
 from holdfast.lint.patterns.failed_scores import find_failed_scores
-from holdfast.lint.sources.modules import Class, Function, Module
+from holdfast.lint.sources.modules import Function, Module
 
 #: Maximum number of rounds; from the second on, only what may have changed runs again.
 _MAX_ROUNDS = 4
 _RECURSION_LIMIT = 8000
 _COLLECTIVE = re.compile(r"barrier|gather|all_?reduce|reduce_|broadcast|scatter|wait_for_every")
-#: Classes, as the tables name them, whose methods enter collectives.
-_ANNOTATED = ("accelerate.", "lightning.", "deepspeed.", "transformers.", "wrapped:")
 #: A name that is called, not defined.
 _CALLED_NAME = re.compile(r"(?<!def )(?<!class )\b(\w+)\(")
 
@@ -292,13 +289,12 @@ class Program:
                 by_name="world_size" not in function.parameters,
             )
             return Value((source,), objects=(LAUNCHER_RANK,))
-        annotated = self._state.symbols.annotation(function, name) if self._state.is_small else None
-        if isinstance(annotated, Class):
-            return Value(known=False, objects=(Instance(annotated), UNKNOWN_OBJECT))
-        class_name = CLASSES.get(annotated, "") if isinstance(annotated, str) else ""
-        if not class_name.startswith(_ANNOTATED):
+        if not self._state.is_small:
             return UNKNOWN
-        return Value(known=False, objects=(LibraryInstance(class_name),))
+        cls = self._state.symbols.annotated_class(function, name)
+        if cls is not None:
+            return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
+        return Value(known=False, objects=self._state.annotated_objects(function, name))
 
 
 def _is_offered(module: Module, function: Function) -> bool:
