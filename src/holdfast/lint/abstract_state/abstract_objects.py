@@ -252,6 +252,8 @@ SIZED_TENSOR = LibraryInstance("array")
 RANK_TEXT = LibraryInstance("named")
 #: A batch of a loader whose sampler shards the data, or something derived from it.
 BATCH = LibraryInstance("batch")
+#: A parameter of which an FSDP model has only this rank's shard.
+SHARD = LibraryInstance("shard")
 #: The number of elements in a batch or in part of it.
 COUNT = LibraryInstance("count")
 #: The number of extra iterations a rank needs to reach an agreed count.
@@ -348,8 +350,10 @@ def element_of(over: Value) -> Value:
         obj
         for obj in over.objects
         if isinstance(obj, (Instance, FunctionObject, ClassObject, GuardedCallable, NumberTypes))
-        or obj == BATCH
+        or obj in (BATCH, SHARD)
     )
+    if any(isinstance(obj, LibraryInstance) and obj.name == "wrapped:fsdp" for obj in over.objects):
+        objects = (*objects, SHARD)  # one of its parameters
     return Value(
         over.content,
         over.element_length,

@@ -32,6 +32,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     FunctionObject,
     Instance,
+    LibraryInstance,
     ProcessGroup,
     mark_contained,
     reuse_methods,
@@ -55,6 +56,8 @@ from holdfast.lint.sources.relevance import Relevance
 _SMALL_PROGRAM = 300
 _NEVER_EMPTY = frozenset({TaintKind.TIME, TaintKind.HOST})
 _MAX_TEXT = 80
+#: Classes, as the tables name them, whose methods enter collectives.
+_ANNOTATED = ("accelerate.", "lightning.", "deepspeed.", "transformers.", "wrapped:")
 
 
 class InterpreterState:
@@ -113,6 +116,7 @@ class InterpreterState:
         self.root: Function | None = None
         self._creating_roots: dict[SourceLine, set[Function | None]] = {}
         self._called: set[Function | None] = set()
+        self._annotated: dict[tuple[int, str], tuple[LibraryInstance, ...]] = {}
         self._texts: dict[int, str] = {}
         self._dotted: dict[int, str] = {}
 
@@ -120,6 +124,16 @@ class InterpreterState:
         """Break the reference cycles with the parts of the interpreter."""
         self.evaluators, self.executors = {}, {}
         del self.call, self.invoke, self.evaluate_attribute
+
+    def annotated_objects(self, function: Function, name: str) -> tuple[LibraryInstance, ...]:
+        """Return what a parameter is by its annotation with a library's class; else nothing."""
+        key = (id(function), name)
+        if key not in self._annotated:
+            annotation = self.symbols.annotation(function, name)
+            named = library.CLASSES.get(annotation, "") if isinstance(annotation, str) else ""
+            known = named.startswith(_ANNOTATED)
+            self._annotated[key] = (LibraryInstance(named),) if known else ()
+        return self._annotated[key]
 
     def record_seed(self, generator: str, location: SourceLine, sources: Taint) -> None:
         """Record a seed and why it differs between ranks; a line's uniform seed prevails."""

@@ -63,15 +63,20 @@ def record_bare_backward(state: InterpreterState, call: LibraryCall, loss: Value
 
 
 def _is_of_module(state: InterpreterState, frame: Frame, called: ast.expr) -> bool:
-    """Return True for a method of the model that DDP wraps: ``model.module.compute_loss``."""
+    """Return True for a method of the model that DDP wraps: ``model.module.loss``."""
     match called:
         case ast.Attribute(value=ast.Attribute(value=wrapper, attr="module")):
-            return LibraryInstance("wrapped:ddp") in [
-                replace(obj, wrapped=None)
-                for obj in state.evaluate(frame, wrapper).objects_of(LibraryInstance)
-            ]
+            pass
+        case ast.Attribute(
+            value=ast.Call(func=ast.Attribute(attr="unwrap_model"), args=[wrapper, *_])
+        ):
+            pass
         case _:
             return False
+    return LibraryInstance("wrapped:ddp") in [
+        replace(obj, wrapped=None)
+        for obj in state.evaluate(frame, wrapper).objects_of(LibraryInstance)
+    ]
 
 
 def model_home(frame: Frame, node: ast.expr | None) -> Hashable:

@@ -60,13 +60,25 @@ def record_lone_yield(
     control = frame.own_control
     if not control or not is_rank_only(control):
         return
-    if sum(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in ast.walk(frame.tree)) != 1:
+    if not _holds_all_yields(frame.tree, node):
         return
     message = (
         f"only some ranks reach this yield ({control[0].text}): on the others the `with` statement "
         "raises RuntimeError, as the generator did not yield"
     )
     _record(state, frame, node, control, message)
+
+
+def _holds_all_yields(tree: ast.AST, node: ast.AST) -> bool:
+    """Return True if one yield, or one side of an outer test, has all yields of a function."""
+    yields = {each for each in ast.walk(tree) if isinstance(each, (ast.Yield, ast.YieldFrom))}
+    if yields == {node}:
+        return True
+    return any(
+        isinstance(statement, ast.If)
+        and yields <= {each for inner in statement.body for each in ast.walk(inner)}
+        for statement in getattr(tree, "body", ())
+    )
 
 
 def _record(

@@ -22,7 +22,7 @@ from holdfast.lint.abstract_domain.effects import (
     iter_operations,
     summarize_path,
 )
-from holdfast.lint.abstract_domain.values import is_rank_only
+from holdfast.lint.abstract_domain.values import Taint, TaintKind, is_rank_only, without_kinds
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.sources.modules import Function
@@ -46,6 +46,7 @@ _LONG_FUNCTION_NAMES = re.compile(
     re.IGNORECASE,
 )
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.DictComp)
+_NO_GRADIENTS = re.compile(r"\b(?:no_grad|inference_mode)\b")
 #: Words in tests that select one rank; other rank-dependent tests are ignored here.
 _ONE_RANK_TEST = re.compile(r"rank|main|master|zero|first|chief|primary|leader", re.IGNORECASE)
 #: Arguments of a subprocess whose output is read, which is usually short.
@@ -96,12 +97,39 @@ def _is_brief(node: ast.AST) -> bool:
 
 def record_function_work(frame: Frame, node: ast.expr, function: Function) -> None:
     """Record a call on one rank of a function that takes long, judged by its name and loops."""
-    if not frame.control or not is_rank_only(frame.control):
+    if not _is_of_one_rank(frame.control):
         return
     nodes = list(ast.walk(function.node))
     is_named = _LONG_FUNCTION_NAMES.fullmatch(function.name) is not None
-    if (is_named and any(isinstance(child, _LOOPS) for child in nodes)) or _converts_file(nodes):
+    is_named = is_named and any(isinstance(child, _LOOPS) for child in nodes)
+    if is_named or _converts_file(nodes) or _runs_model(function, nodes):
         frame.add_effect(Marker("work", frame.location(node), f"{function.name}()"))
+
+
+def _runs_model(function: Function, nodes: Sequence[ast.AST]) -> bool:
+    """Return True for a loop without gradients that calls what the function or its object has."""
+    decorators = getattr(function.node, "decorator_list", [])
+    contexts = [
+        item.context_expr for node in nodes if isinstance(node, ast.With) for item in node.items
+    ]
+    if not any(_NO_GRADIENTS.search(ast.unparse(each)) for each in (*decorators, *contexts)):
+        return False
+    parameters = set(function.parameters)
+    return any(
+        isinstance(called, ast.Call)
+        and isinstance(called.func, ast.Name)
+        and called.func.id in parameters
+        for loop in nodes
+        if isinstance(loop, ast.For) and not _is_short(loop.iter)
+        for called in ast.walk(loop)
+    )
+
+
+def _is_short(over: ast.expr) -> bool:
+    """Return True for a written sequence, or a range of a written number."""
+    is_range = isinstance(over, ast.Call) and ast.unparse(over.func) == "range"
+    parts = over.args if isinstance(over, ast.Call) and is_range else [over]
+    return all(isinstance(each, (ast.Constant, ast.List, ast.Tuple)) for each in parts)
 
 
 def _converts_file(nodes: Sequence[ast.AST]) -> bool:
@@ -113,9 +141,19 @@ def _converts_file(nodes: Sequence[ast.AST]) -> bool:
         for item in node.items
         if isinstance(item.optional_vars, ast.Name) and "open(" in ast.unparse(item.context_expr)
     }
+    opened |= {
+        node.targets[0].id
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and ast.unparse(node.value).startswith("open(")
+    }
     return any(
         isinstance(loop, ast.For)
-        and bool(opened & {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)})
+        and (
+            ast.unparse(loop.iter).startswith("open(")
+            or opened & {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)}
+        )
         and any(
             isinstance(each, ast.Attribute) and each.attr.startswith("write")
             for each in ast.walk(loop)
@@ -132,11 +170,13 @@ def find_awaited_work(path: Sequence[Effect]) -> Iterator[Divergence]:
 
 
 def _selects_one_rank(branch: Branch) -> bool:
-    return (
-        bool(branch.taint)
-        and is_rank_only(branch.taint)
-        and bool(_ONE_RANK_TEST.search(branch.text))
-    )
+    return _is_of_one_rank(branch.taint) and bool(_ONE_RANK_TEST.search(branch.text))
+
+
+def _is_of_one_rank(sources: Taint) -> bool:
+    """Return True for a test of the rank, and perhaps of files: a cache that does not exist."""
+    rest = without_kinds(sources, {TaintKind.FILES})
+    return bool(rest) and is_rank_only(rest)
 
 
 def _waiting_ranks(branch: Branch) -> tuple[Branch, Operation] | None:

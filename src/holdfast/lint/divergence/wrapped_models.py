@@ -7,7 +7,7 @@ import re
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import Value, is_rank_only
-from holdfast.lint.abstract_state.abstract_objects import library_class_names
+from holdfast.lint.abstract_state.abstract_objects import SHARD, library_class_names
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import model_home
@@ -30,6 +30,7 @@ def record_wrapped_misuse(state: InterpreterState, call: LibraryCall) -> None:
     """Record a call that treats a wrapped model as if one process had all of it."""
     if _CLIPPING.match(call.name):
         _record_local_norm(state, call)
+        _record_lone_step(state, call)
     elif is_optimizer_class(call.name):
         _record_optimized(state, call)
     elif call.name == "step" and call.receiver_class == OPTIMIZER:
@@ -57,7 +58,8 @@ def record_sharded_after(state: InterpreterState, call: LibraryCall) -> None:
     """
     home = model_home(call.frame, call.arguments.node(0, "module"))
     optimizer = state.optimized_models.get(home) if home is not None else None
-    if optimizer is not None and optimizer.file == call.location.file:
+    at = call.location
+    if optimizer is not None and optimizer.file == at.file and optimizer.line < at.line:
         message = (
             f"FSDP replaces the parameters that the optimizer at line {optimizer.line} got: its "
             "steps change tensors that the model does not use; create the optimizer after wrapping"
@@ -77,7 +79,7 @@ def _record_optimized(state: InterpreterState, call: LibraryCall) -> None:
 def _record_local_norm(state: InterpreterState, call: LibraryCall) -> None:
     """Record torch's clipping of an FSDP model, which has a shard of each gradient."""
     value = call.arguments.get(0, "parameters")
-    if value is None or _FSDP not in library_class_names(value):
+    if value is None or not {_FSDP, SHARD.name} & set(library_class_names(value)):
         return
     if any(_FSDP2.search(module.text) for module in state.modules.values()):
         return

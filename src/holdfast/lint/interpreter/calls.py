@@ -49,7 +49,6 @@ from holdfast.lint.divergence.bare_models import with_bare_output
 from holdfast.lint.divergence.failures import record_failure, record_user_failure
 from holdfast.lint.divergence.file_accesses import record_access, record_named_access
 from holdfast.lint.divergence.misused_values import record_misuse, record_own_share
-from holdfast.lint.divergence.one_rank_updates import record_one_rank_update
 from holdfast.lint.interpreter.functions import unknown_result
 from holdfast.lint.interpreter.iteration import is_sized, length_taint, own_length_taint
 from holdfast.lint.library_models.calls import library_call
@@ -176,7 +175,6 @@ class CallEvaluator:
                 record_failure(call)
                 record_access(self.state, call)
                 record_misuse(self.state, call)
-                record_one_rank_update(self.state, call)
                 value = library_call(self.state, call)
             case LibraryInstance(name=name, wrapped=wrapped):
                 value = call_instance(
@@ -190,7 +188,6 @@ class CallEvaluator:
                 record_failure(call)
                 record_access(self.state, call)
                 record_misuse(self.state, call)
-                record_one_rank_update(self.state, call)
                 value = method_call(self.state, call)
             case _:
                 pass

@@ -296,10 +296,12 @@ class Program:
                 by_name="world_size" not in function.parameters,
             )
             return Value((source,), objects=(LAUNCHER_RANK,))
-        cls = self._state.symbols.annotated_class(function, name) if self._state.is_small else None
-        if cls is None:
+        if not self._state.is_small:
             return UNKNOWN
-        return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
+        cls = self._state.symbols.annotated_class(function, name)
+        if cls is not None:
+            return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
+        return Value(known=False, objects=self._state.annotated_objects(function, name))
 
 
 def _is_offered(module: Module, function: Function) -> bool:

@@ -214,13 +214,8 @@ class StatementExecutor:
                 Branch(frame.location(node), text, *parts, rank_test=rank_test, agreed=test.agreed)
             )
         exit_taken = final_exit(yes if yes_ended else no)
-        # a rank that raises has no value
-        if (
-            (yes_ended != no_ended)
-            and differs
-            and (exit_taken is None or exit_taken.keyword not in ("raise", PROCESS_EXIT))
-        ):
-            _continue_on_some_ranks(frame, differs, exit_taken)
+        if yes_ended != no_ended and differs:
+            _leave(frame, exit_taken, differs)
         if yes_ended and not no_ended:
             drop_none(names, node.test)
             if narrowing is not None:
@@ -409,17 +404,19 @@ class StatementExecutor:
         }
 
 
-def _continue_on_some_ranks(frame: Frame, differs: Taint, exit_taken: ExitEffect | None) -> None:
-    """Record that some ranks left the block at this exit."""
-    frame.control = merge_taint(frame.control, differs)
-    frame.exited = merge_taint(frame.exited, differs)
-    if exit_taken is not None and exit_taken.keyword in ("continue", "break"):
-        frame.skipped = merge_taint(frame.skipped, differs)
-
-
 def _continue_alone(names: dict[str, Value]) -> None:
     """Make all variables uniform where only a single process continues."""
     names.update((name, as_uniform(value, _OF_ONE_PROCESS)) for name, value in names.items())
+
+
+def _leave(frame: Frame, exit_taken: ExitEffect | None, differs: Taint) -> None:
+    """Add why not all ranks are here any more; a rank that raises has no value."""
+    keyword = exit_taken.keyword if exit_taken is not None else ""
+    if keyword not in ("raise", PROCESS_EXIT):
+        frame.control = merge_taint(frame.control, differs)
+        frame.exited = merge_taint(frame.exited, differs)
+    if keyword in ("continue", "break"):
+        frame.skipped = merge_taint(frame.skipped, differs)
 
 
 def _record_exit(frame: Frame, node: ast.AST, keyword: str, exception: str = "") -> None:

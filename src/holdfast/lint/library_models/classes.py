@@ -32,7 +32,7 @@ from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import record_wrapped
-from holdfast.lint.divergence.wrapped_models import record_sharded_after
+from holdfast.lint.divergence.wrapped_models import OPTIMIZER, record_sharded_after
 from holdfast.lint.sources.modules import Class, SymbolTable
 
 #: The sampler of a loader without one: each rank gets all of the data.
@@ -203,7 +203,7 @@ def prepare_results(arguments: Arguments) -> Value:
             even = LibraryInstance("loader", Value(objects=(LibraryInstance("sampler:ordered"),)))
             # all ranks get the same number of batches
             items.append(replace(value, length=(), objects=(even,)))
-        elif "scaler" in library_class_names(value):
+        elif {"scaler", OPTIMIZER} & set(library_class_names(value)):
             items.append(value)
         else:
             items.append(

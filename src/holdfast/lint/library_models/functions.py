@@ -134,6 +134,11 @@ def _first_argument(_: InterpreterState, call: LibraryCall) -> Value:
     return call.first(otherwise=Value(items=()))
 
 
+def _same_model(_: InterpreterState, call: LibraryCall) -> Value:
+    """Return the model that a function compiles or converts, wrapped as before."""
+    return call.arguments.get(0, "module") or call.first("model")
+
+
 def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
     values = call.arguments.all_values
     content = merge_content(values)
@@ -360,6 +365,8 @@ _BUILTINS: dict[str, FunctionModel] = {
     "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
     "tempfile.TemporaryDirectory": _new_path, "tempfile.mkdtemp": _new_path,
     "tempfile.NamedTemporaryFile": _new_path,
+    "torch.compile": _same_model, "torch.jit.script": _same_model,
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same_model,
     "copy.deepcopy": same_object, "dataclasses.replace": changed_copy,
 }  # fmt: skip
 #: By last name, as several libraries export them.

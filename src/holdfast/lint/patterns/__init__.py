@@ -23,6 +23,7 @@ text search.
   averages               means of per-rank means
   sums                   sums over ranks that nothing divides
   skipped_modules        parts of a model that a rank's batch leaves out
+  changed_models         parameters that change after their model was wrapped
   omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
   by_name                what names alone reveal
@@ -36,6 +37,7 @@ from contextlib import suppress
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.batch_shapes import find_batch_shapes
+from holdfast.lint.patterns.changed_models import find_changed_models
 from holdfast.lint.patterns.epochs import find_missing_epochs
 from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
@@ -85,6 +87,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_shard_patterns(modules, names)
         yield from find_omitted_groups(modules, names)
         yield from find_lost_shares(modules, names)
+        yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)

@@ -88,6 +88,13 @@ def _groups_of_size(scope: CodeScope) -> set[str]:
         and isinstance(node.value, ast.Name)
         and node.value.id in parameters
     }
+    stored |= {
+        ast.unparse(node.targets[0]): ""
+        for node in walk(constructor)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Attribute)
+        and scope.library_call_name(node.value) == f"{_HOME}new_group"
+    }
     queried, passed = set(), set()
     for call in (node for node in walk(owner) if isinstance(node, ast.Call)):
         given = {ast.unparse(each) for each in (*call.args, *(k.value for k in call.keywords))}

@@ -29,6 +29,11 @@ _MODULES = (
 _CONSTANTS = frozenset({"tensor", "zeros", "new_zeros", "new_tensor", "zeros_like", "full"})
 _COUNTS = frozenset({"numel", "sum", "any", "all", "size", "count_nonzero", "nelement"})
 
+_CONSTANT_LOSS = (
+    "under `{}` a rank returns a constant that depends on no parameter: it runs no backward for "
+    "the model, and the other ranks wait for its gradients"
+)
+
 
 def find_skipped_modules(modules: Collection[Module], names: SymbolTable) -> Iterator[Divergence]:
     """Yield tests of a batch in a model's methods that leave out a part of it or the whole loss."""
@@ -42,6 +47,33 @@ def find_skipped_modules(modules: Collection[Module], names: SymbolTable) -> Ite
         for cls in module.names.values():
             if isinstance(cls, Class) and cls.module is module and _is_model(names, cls):
                 yield from _skips_in(cls, texts)
+        if "requires_grad=True" in module.text:
+            yield from _constant_losses(module, texts)
+
+
+def _constant_losses(module: Module, texts: Sequence[str]) -> Iterator[Divergence]:
+    """Yield tests of a batch under which a function returns a loss that nothing computes."""
+    for function in module.functions():
+        for node in walk_nodes(*getattr(function.node, "body", ())):
+            if not isinstance(node, ast.If) or not _returns_loss(node):
+                continue
+            if _tests_batch(node.test, _names(node.test), texts):
+                at, test = (
+                    SourceLine(module.file, node.lineno, function.name),
+                    ast.unparse(node.test),
+                )
+                detail = _CONSTANT_LOSS.format(test)
+                text = f"if {test}"
+                yield Divergence("habit-branch", at, at, text, (), detail=detail, by_name=True)
+
+
+def _returns_loss(node: ast.If) -> bool:
+    """Return True for a side that returns a constant for which it asks for gradients."""
+    end = node.body[-1]
+    if not isinstance(end, ast.Return) or end.value is None:
+        return False
+    is_loss = "requires_grad=True" in "".join(map(ast.unparse, node.body))
+    return is_loss and _is_constant(end.value, node.body)
 
 
 def _is_model(names: SymbolTable, cls: Class) -> bool:
@@ -169,10 +201,7 @@ def _skipped(node: ast.If, method: ast.FunctionDef, parts: set[str]) -> str:
         is_constant = returned is not None and _is_constant(returned, node.body)
         computed = {each for each in parts if f"self.{each}" in ast.unparse(method)}
         if is_constant and (no or method.name != "forward") and (computed or _calls_self(method)):
-            return (
-                f"under `{test}` a rank returns a constant that depends on no parameter: it runs "
-                "no backward for the model, and the other ranks wait for its gradients"
-            )
+            return _CONSTANT_LOSS.format(test)
         if not yes and not no:
             return ""
     used = (yes - no) or (no - yes if ends else set())

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.scopes import CodeScope, Words, argument, iter_scopes
-from holdfast.lint.sources.modules import Module, SymbolTable, dotted_name
+from holdfast.lint.sources.modules import Class, Module, SymbolTable, dotted_name
 
 _WORDS = Words(("all_reduce(",))
 #: What may scale by the number of ranks, anywhere in the module.
 _SCALES = re.compile(
-    r"\bAVG\b|\bPREMUL|\.div_?\(|\.mul_?\(|world|n(?:um)?_?(?:ranks|gpus|replicas|proc|devices)"
+    r"\b(?-i:AVG)\b|\bPREMUL|\.div_?\(|\.mul_?\(|world|n(?:um)?_?(?:ranks|gpus|replicas|proc|devices)"
     r"|\bsize\(\)|reciprocal|average_grad|true_divide|dp_size",
     re.IGNORECASE,
 )
@@ -69,11 +69,29 @@ def _is_mean(scope: CodeScope, call: ast.Call, text: str) -> bool:
         and node.lineno < call.lineno
         and any(dotted_name(target) == text for target in node.targets)
     ]
-    match values[-1] if values else None:
-        case ast.BinOp(op=ast.Div(), right=ast.Call(func=ast.Name(id="len"))):
-            return True
+    return bool(values) and _is_quotient(scope, values[-1])
+
+
+def _is_quotient(scope: CodeScope, value: ast.expr) -> bool:
+    """Return True for a mean, as a tensor too: ``x / n``, ``x.mean()``, a property of these."""
+    match value:
+        case ast.BinOp(op=ast.Div(), right=right):
+            return not isinstance(right, ast.Constant)
         case ast.Call(func=ast.Attribute(attr="mean"), args=[], keywords=[]):
             return True
+        case ast.Call(func=ast.Attribute(attr="tensor" | "as_tensor"), args=[inner, *_]):
+            return _is_quotient(scope, inner)
+        case ast.Attribute(attr=name):
+            return any(
+                isinstance(each, ast.Return)
+                and isinstance(each.value, ast.BinOp)
+                and isinstance(each.value.op, ast.Div)
+                for cls in scope.module.names.values()
+                if isinstance(cls, Class)
+                for method in cls.node.body
+                if isinstance(method, ast.FunctionDef) and method.name == name
+                for each in method.body
+            )
         case _:
             return False
 

@@ -327,6 +327,11 @@ class SymbolTable:
 
     def annotated_class(self, function: Function, name: str) -> Class | None:
         """Return the program class in a parameter's annotation."""
+        definition = self.annotation(function, name)
+        return definition if isinstance(definition, Class) else None
+
+    def annotation(self, function: Function, name: str) -> Function | Class | Module | str | None:
+        """Return what a parameter's annotation names: a library's class by its canonical name."""
         arguments = function.node.args
         every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
         written = next((parameter.annotation for parameter in every if parameter.arg == name), None)
@@ -336,8 +341,10 @@ class SymbolTable:
         first, _, rest = text.partition(".")
         definition = self.resolve_member(function.module, first)
         if rest and isinstance(definition, Module):
-            definition = self.resolve(f"{definition.name}.{rest}")
-        return definition if isinstance(definition, Class) else None
+            return self.resolve(f"{definition.name}.{rest}")
+        if isinstance(definition, str):
+            return canonical_name(f"{definition}.{rest}" if rest else definition)
+        return definition
 
     def find_method(self, owner: Class, name: str) -> Function | None:
         """Return a method of the class or its nearest base."""

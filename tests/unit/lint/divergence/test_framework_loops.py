@@ -76,7 +76,6 @@ DIFFER = {
     "a share": SHARE.format(test="number % world == rank"),
     "keys of the data": KEYS.format(key="kind"),
     "clipping": UPDATE.format(test="rank == 0", update=CLIP),
-    "a step": UPDATE.format(test="rank == 0", update="self.scheduler.step()"),
 }
 ALIKE = {
     "stop at a step": CALLBACK.format(
@@ -102,7 +101,7 @@ ALIKE = {
 
 def found(text):
     program = program_from_sources({"main": ("main.py", HEAD + text)})
-    kinds = ("branch", "exit", "loop", "one-rank-update", "habit-branch")
+    kinds = ("branch", "exit", "loop", "habit-state", "habit-branch")
     return [each.kind for each in program.analyze() if each.kind in kinds]
 
 

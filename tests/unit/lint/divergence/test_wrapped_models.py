@@ -6,6 +6,7 @@ from tests.unit.lint.programs import program_from_sources
 
 HEAD = """\
 import deepspeed, torch
+from accelerate import Accelerator
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -51,7 +52,47 @@ def rollout(texts):
     return engine.module.generate(texts)
 """,
 }
+FOUND |= {
+    "the norm of a list of shards": """
+class Engine:
+    def __init__(self):
+        self.model = FSDP(Net())
+        self.params = [p for p in self.model.parameters() if p.requires_grad]
+    def step(self):
+        torch.nn.utils.clip_grad_norm_(self.params, 1.0)
+""",
+    "a part added after wrapping": """
+def build(classes):
+    model = DDP(Net())
+    model.module.head = torch.nn.Linear(4, classes).cuda()
+    return model
+""",
+    "parameters that thaw after wrapping": """
+class Tuner:
+    def __init__(self):
+        self.model = DDP(Net())
+    def thaw(self):
+        for p in self.model.module.layer.parameters():
+            p.requires_grad = True
+""",
+    "a loss of the unwrapped model": """
+def train(batches):
+    accelerator = Accelerator()
+    model, optimizer = accelerator.prepare(Net(), torch.optim.SGD([torch.ones(2)], lr=0.1))
+    for x in batches:
+        loss = accelerator.unwrap_model(model).loss(x)
+        accelerator.backward(loss)
+""",
+}
 SILENT = {
+    "a part added before wrapping": """
+def build(classes):
+    model = DDP(Net())
+    model.module.head = torch.nn.Linear(4, classes).cuda()
+    model = DDP(model.module)
+    model.module.epoch = 3
+    return model
+""",
     "the norm that FSDP computes": """
 def train(batches):
     model = FSDP(Net())

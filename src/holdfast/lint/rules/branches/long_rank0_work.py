@@ -20,9 +20,9 @@ RULE = Rule(
     cause=RANK0_LONG_WORK_TIMEOUT,
     tier=RuleTier.LATE,
     what_it_does=(
-        "Finds downloads, subprocesses and passes over a loader or dataset on a single rank, "
-        "followed by a collective of all ranks, in a program that keeps the default timeout of its "
-        "process group."
+        "Finds downloads, subprocesses, conversions of files, evaluations in loops and passes over "
+        "a loader or dataset on a single rank, while the others wait in a collective, in a program "
+        "that keeps the default timeout of its process group."
     ),
     known_misses=(
         "The duration is not known: work is recognized by the library function, or by the name of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.causes.numerics.replicas_diverge import REPLICAS_DIVERGE
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.rules.rule import Rule, RuleTier, describe_cause, short_location
+from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 
 def _message(divergence: Divergence) -> str:
@@ -12,11 +12,6 @@ def _message(divergence: Divergence) -> str:
         return (
             "the wrapped model is called without its wrapper, so that the gradients of backward "
             f"at {short_location(divergence.guard)} are not averaged over ranks"
-        )
-    if divergence.kind == "one-rank-update":
-        return (
-            f"`{divergence.text}` runs on some ranks only, after a backward of all: their weights "
-            f"or learning rates become different ({describe_cause(divergence.sources)})"
         )
     return (
         f"`{divergence.text}`: state that must be equal on all ranks is changed by a rank-local "
@@ -30,8 +25,10 @@ RULE = Rule(
     tier=RuleTier.DRIFT,
     what_it_does=(
         "Finds weights updated with agreed gradients times a rank-local factor, a GradScaler that "
-        "checks for Inf before gradients are averaged, ReduceLROnPlateau with a rank-local "
-        "loss, and gradients that only some ranks clip or apply."
+        "checks for Inf before gradients are averaged, and ReduceLROnPlateau with a rank-local "
+        "loss. Advice: clipping and steps of optimizers and schedulers on some ranks, torch's clipping of an "
+        "FSDP1 model, optimizers created before FSDP wraps their model, forward passes around the "
+        "DDP wrapper, and parameters added, frozen or unfrozen after wrapping."
     ),
     known_misses="Other rank-local learning rates passed to an optimizer.",
     bad="""\
@@ -49,6 +46,6 @@ def train(batches):
         dist.all_reduce(gradient)
         weights -= 0.1 * gradient
 """,
-    kinds=("state", "scaler", "bare", "habit-state", "one-rank-update"),
+    kinds=("state", "scaler", "bare", "habit-state"),
     message=_message,
 )

@@ -18,7 +18,10 @@ RULE = Rule(
     name="uneven-loop",
     cause=UNEVEN_INPUTS,
     tier=RuleTier.DATA,
-    what_it_does="Finds loops with collectives whose number of iterations differs between ranks.",
+    what_it_does=(
+        "Finds loops with collectives whose number of iterations differs between ranks. Advice: "
+        "`generate` of a model that ZeRO-3 shards, without `synced_gpus=True`."
+    ),
     known_misses="Lengths of loaders and datasets that are not created in the analyzed program.",
     bad="""\
 def train(samples):

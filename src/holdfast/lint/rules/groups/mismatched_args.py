@@ -21,7 +21,9 @@ RULE = Rule(
     tier=RuleTier.DATA,
     what_it_does=(
         "Finds collectives whose tensor has a shape that differs between ranks, or an element "
-        "type, if it is made from `1.0 if rank == 0 else 0`."
+        "type, if it is made from `1.0 if rank == 0 else 0`. Advice: broadcasts of what the root "
+        "sizes by its data into a buffer of fixed size, and collectives without the one group that "
+        "their function gets or their class creates."
     ),
     known_misses="Shapes returned by libraries.",
     bad="""\

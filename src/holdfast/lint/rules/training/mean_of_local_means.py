@@ -23,7 +23,8 @@ RULE = Rule(
         "Finds metrics that each rank divides by its own count (of elements that pass a comparison "
         "or mask), which are then all-reduced and divided by the number of ranks: in one function, "
         "in a function that receives the mean, or with a mean that another function or method "
-        "returns."
+        "returns. Also sums of gradients or means over ranks in a module that divides by no number "
+        "of ranks."
     ),
     known_misses=(
         "Through more than two functions. Counts of whole batches are equal on all ranks with a "
