@@ -229,9 +229,9 @@ def _guarded_in_cycle(
     """Explain the only call of a cycle under a test of the rank, which lets no other rank enter."""
     calls = [wait.operation for _, wait in cycle]
     found = [
-        (rank, wait, guard)
+        (rank, wait, guarded)
         for (rank, wait), after in zip(cycle, (*calls[1:], calls[0]), strict=True)
-        if (guard := rank_guard(wait.operation, after, case.source)) is not None
+        if (guarded := rank_guard(wait.operation, after, case.source)) is not None
     ]
     if len(found) != 1:
         return None
