@@ -246,6 +246,8 @@ def mark_contained(objects: tuple[Any, ...]) -> tuple[Any, ...]:
 
 #: A tensor of fixed size: assignments to its elements do not change its length.
 SIZED_TENSOR = LibraryInstance("array")
+#: The name of a progress bar that only some ranks show; ``wrapped`` has the reason.
+PROGRESS_BAR = "progress bar"
 
 
 #: Text that contains the rank.

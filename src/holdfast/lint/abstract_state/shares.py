@@ -45,6 +45,17 @@ def is_equal_share(
     return len(bounds) == 2 and all(bound.ragged < limit for bound in bounds)
 
 
+def is_share_length(frame: Frame, node: ast.BinOp, stop: Value, start: Value) -> bool:
+    """Return True for ``self.end - self.start`` as the length of a share that is equally long."""
+    return (
+        isinstance(node.op, ast.Sub)
+        and frame.function is not None
+        and frame.function.name == "__len__"
+        and bool(stop.content and start.content)
+        and max(stop.ragged, start.ragged) < ROUNDED_UP
+    )
+
+
 def divides(node: ast.expr) -> bool:
     """Return True for a division."""
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)

@@ -70,8 +70,9 @@ class InterpreterState:
     nested_functions, nested_classes: nested definitions, by the id of their node
     sharded: classes whose instances are sharded
     events: why some ranks set an event, by its name
-    wrapped_models: the variables and attributes whose models a wrapper holds
-    optimized_models: the variables and attributes whose parameters an optimizer got, and where
+    wrapped_models: the models that a wrapper holds, and variables and attributes with such models
+    optimized_models: those whose parameters an optimizer got, and where
+    lone_weights: models into which only some ranks load weights, and where
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
     first_uses: places that create a group on first use, and that all ranks reach
@@ -102,6 +103,7 @@ class InterpreterState:
         self.sharded: set[Class] = set()
         self.wrapped_models: set[Hashable] = set()
         self.optimized_models: dict[Hashable, SourceLine] = {}
+        self.lone_weights: dict[Hashable, SourceLine] = {}
         self.events: dict[str, Taint] = {}
         self.heap = Heap(modules)
         self.first_uses: set[tuple[str, str]] = set()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import Value
-from holdfast.lint.abstract_state.abstract_objects import LibraryInstance, model_outputs
+from holdfast.lint.abstract_state.abstract_objects import Instance, LibraryInstance, model_outputs
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -22,9 +22,12 @@ BARE = "bare"
 
 def record_wrapped(state: InterpreterState, call: LibraryCall) -> None:
     """Record the variable or attribute that holds a model which a call wraps."""
-    home = model_home(call.frame, call.arguments.node(0, "module"))
-    if home is not None and home not in state.wrapped_models:
-        state.wrapped_models.add(home)
+    homes = {
+        model_home(call.frame, call.arguments.node(0, "module")),
+        model_object(call.arguments.get(0, "module")),
+    } - {None}
+    if not homes <= state.wrapped_models:
+        state.wrapped_models |= homes
         state.summaries.record_write("<wrapped>", "")
 
 
@@ -37,14 +40,14 @@ def with_bare_output(
     unwrapped = LibraryInstance("module") in called.objects or _is_of_module(
         state, frame, node.func
     )
-    home = model_home(frame, node.func)
-    if home is not None:
+    homes = {model_home(frame, node.func), model_object(called)} - {None}
+    if homes:
         state.summaries.record_read("<wrapped>", "")
     is_wrapped = any(
         isinstance(obj, LibraryInstance) and obj.name.startswith("wrapped:")
         for obj in called.objects
     )
-    if is_wrapped or model_outputs((value,)) or not (unwrapped or home in state.wrapped_models):
+    if is_wrapped or model_outputs((value,)) or not (unwrapped or homes & state.wrapped_models):
         return value
     output = LibraryInstance(BARE_OUTPUT, Value(const=frame.location(node)))
     return replace(value, objects=(*value.objects, output))
@@ -77,6 +80,12 @@ def _is_of_module(state: InterpreterState, frame: Frame, called: ast.expr) -> bo
         replace(obj, wrapped=None)
         for obj in state.evaluate(frame, wrapper).objects_of(LibraryInstance)
     ]
+
+
+def model_object(value: Value | None) -> Hashable:
+    """Return the only instance of a class of the program, if it was created at one place."""
+    objects = value.objects_of(Instance) if value is not None else []
+    return objects[0] if len(objects) == 1 and objects[0].site else None
 
 
 def model_home(frame: Frame, node: ast.expr | None) -> Hashable:

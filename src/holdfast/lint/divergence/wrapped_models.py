@@ -10,7 +10,7 @@ from holdfast.lint.abstract_domain.values import Value, is_rank_only
 from holdfast.lint.abstract_state.abstract_objects import SHARD, library_class_names
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.bare_models import model_home
+from holdfast.lint.divergence.bare_models import model_home, model_object
 
 #: Kinds of divergences.
 _STATE, _LOOP = "habit-state", "habit-loop"
@@ -35,6 +35,8 @@ def record_wrapped_misuse(state: InterpreterState, call: LibraryCall) -> None:
         _record_optimized(state, call)
     elif call.name == "step" and call.receiver_class == OPTIMIZER:
         _record_lone_step(state, call)
+    elif call.name == "load_state_dict":
+        _record_lone_weights(state, call)
     elif call.name == "generate":
         _record_generation(state, call)
 
@@ -56,10 +58,16 @@ def record_sharded_after(state: InterpreterState, call: LibraryCall) -> None:
     Source: torch.distributed.fsdp.FullyShardedDataParallel (2.13.0), docstring: the optimizer must
     be initialized after the module is wrapped.
     """
-    home = model_home(call.frame, call.arguments.node(0, "module"))
-    optimizer = state.optimized_models.get(home) if home is not None else None
-    at = call.location
-    if optimizer is not None and optimizer.file == at.file and optimizer.line < at.line:
+    state.summaries.record_read("<optimized>", "")
+    own = model_object(call.arguments.get(0, "module"))
+    optimizer = state.optimized_models.get(own) if own is not None else None
+    if optimizer is None:
+        home = model_home(call.frame, call.arguments.node(0, "module"))
+        earlier = state.optimized_models.get(home) if home is not None else None
+        at = call.location
+        if earlier is not None and earlier.file == at.file and earlier.line < at.line:
+            optimizer = earlier
+    if optimizer is not None:
         message = (
             f"FSDP replaces the parameters that the optimizer at line {optimizer.line} got: its "
             "steps change tensors that the model does not use; create the optimizer after wrapping"
@@ -67,13 +75,43 @@ def record_sharded_after(state: InterpreterState, call: LibraryCall) -> None:
         _record(state, call, _STATE, message)
 
 
+def _record_lone_weights(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a model that only some ranks load weights into."""
+    model = model_object(call.receiver)
+    control = call.frame.control
+    if model is not None and control and is_rank_only(control) and model not in state.lone_weights:
+        state.lone_weights[model] = call.location
+        state.summaries.record_write("<weights>", "")
+
+
+def record_unsynchronized_weights(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a model that FSDP shards although only some ranks have its weights.
+
+    Source: torch.distributed.fsdp.FullyShardedDataParallel (2.13.0), ``sync_module_states``: it
+    broadcasts the module of rank 0; otherwise each rank keeps a shard of its own.
+    """
+    state.summaries.record_read("<weights>", "")
+    model = model_object(call.arguments.get(0, "module"))
+    loaded = state.lone_weights.get(model) if model is not None else None
+    if loaded is None or "sync_module_states" in call.arguments.named:
+        return
+    message = (
+        f"only some ranks load the weights at line {loaded.line}, and FSDP shards the module of "
+        "each rank: pass `sync_module_states=True`, which broadcasts that of rank 0"
+    )
+    _record(state, call, _STATE, message)
+
+
 def _record_optimized(state: InterpreterState, call: LibraryCall) -> None:
     node = call.arguments.node(0, "params")
     receiver = getattr(getattr(node, "func", None), "value", None)
-    home = model_home(call.frame, receiver)
-    value = call.arguments.get(0, "params")
-    if home is not None and value is not None and not _wrappers(value):
-        state.optimized_models[home] = call.location
+    value = state.evaluate(call.frame, receiver) if isinstance(receiver, ast.expr) else None
+    if value is None or _wrappers(value):
+        return
+    for home in (model_home(call.frame, receiver), model_object(value)):
+        if home is not None and home not in state.optimized_models:
+            state.optimized_models[home] = call.location
+            state.summaries.record_write("<optimized>", "")
 
 
 def _record_local_norm(state: InterpreterState, call: LibraryCall) -> None:

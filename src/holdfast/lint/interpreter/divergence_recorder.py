@@ -91,6 +91,7 @@ class DivergenceRecorder:
         if (
             local
             and isinstance(node.target, (ast.Name, ast.Attribute))
+            and not _is_number(node.value)
             and not _is_reduced_later(frame, node)
         ):
             location = frame.location(node)
@@ -117,6 +118,14 @@ class DivergenceRecorder:
         ):
             location = frame.location(node)
             self._record(Divergence("local", location, location, name, value.content))
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Return True for a number for a report, ``loss.item()``: no weights are made of it."""
+    return any(
+        isinstance(child, ast.Call) and last_name(child.func) in ("item", "float", "int", "len")
+        for child in ast.walk(node)
+    )
 
 
 def _is_reduced_later(frame: Frame, node: ast.AugAssign) -> bool:

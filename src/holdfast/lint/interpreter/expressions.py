@@ -52,7 +52,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     dict_entries,
 )
 from holdfast.lint.abstract_state.frames import Frame
-from holdfast.lint.abstract_state.shares import rounds_up
+from holdfast.lint.abstract_state.shares import is_share_length, rounds_up
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS
 from holdfast.lint.divergence.framework_loops import record_lone_yield
@@ -134,6 +134,8 @@ class ExpressionEvaluator:
         )
         if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
+        if is_share_length(frame, node, left, right):
+            return UNKNOWN
         masks = (MASK,) if MASK in objects else ()
         # ``order + order[: total - len(order)]``
         padded = (TRIMMED,) if isinstance(node.op, ast.Add) and TRIMMED in right.objects else ()

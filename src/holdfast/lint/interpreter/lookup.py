@@ -13,10 +13,12 @@ from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     UNKNOWN,
     UNKNOWN_OBJECT,
+    Taint,
     TaintKind,
     Value,
     as_selection,
     constant_value,
+    is_rank_only,
     join_values,
     merge_content,
     merge_taint,
@@ -28,6 +30,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     COUNT,
     LAUNCHER_RANK,
     MASK,
+    PROGRESS_BAR,
     SIZED_TENSOR,
     TRIMMED,
     ClassObject,
@@ -337,6 +340,8 @@ class NameEvaluator:
         owner, wrapped = instance.name, instance.wrapped
         if instance == SIZED_TENSOR and name in _SIZE_ATTRIBUTES:
             return Value(content=base.length, known=base.known)
+        if owner == PROGRESS_BAR and name == "n" and wrapped is not None:
+            return wrapped
         if instance == BATCH and name == "shape":
             return Value(content=base.length, known=False, objects=(COUNT,))
         if name == "module" and owner.startswith("wrapped:"):
@@ -423,25 +428,15 @@ class NameEvaluator:
         entry, base = open_entry(base, at if isinstance(at, str) else "")
         if entry is not None:
             return entry
-        if isinstance(at, str) and any(
-            isinstance(obj, LibraryName) and obj.name == "os.environ" for obj in base.objects
-        ):
-            return self.state.environment_variable(frame, at, node)
-        if isinstance(at, str) and at in (
-            named := dict_entries(base) or self._registry_entries(base)
-        ):
-            return named[at]
-        if (
-            base.items is not None
-            and isinstance(at, int)
-            and -len(base.items) <= at < len(base.items)
-        ):
-            return base.items[at]
+        known = self._known_element(frame, node, base, at)
+        if known is not None:
+            return known
         if isinstance(node.slice, ast.Slice):
             return self._slice_value(frame, base, node.slice)
         first = (
             node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else None
         )
+        trimmed = self._trimmed(frame, node.slice)
         rows = (
             base.length if isinstance(first, ast.Slice) and not (first.lower or first.upper) else ()
         )
@@ -458,7 +453,11 @@ class NameEvaluator:
         return Value(
             content=merge_taint(content, why),
             length=merge_taint(
-                inner.length if inner is not None else base.element_length, piece, masked, rows
+                inner.length if inner is not None else base.element_length,
+                piece,
+                masked,
+                rows,
+                trimmed,
             ),
             absent=why,
             known=base.known and index.known,
@@ -468,6 +467,39 @@ class NameEvaluator:
             agreed=base.agreed,
             stored_in=base.stored_in,
         )
+
+    def _trimmed(self, frame: Frame, index: ast.expr) -> Taint:
+        """Return why a dimension after the first is cut to a length of the rank's own data."""
+        cut: list[Value] = []
+        for part in index.elts if isinstance(index, ast.Tuple) else ():
+            if isinstance(part, ast.Slice):
+                nodes = [node for node in (part.lower, part.upper) if node is not None]
+                bounds = [self.state.evaluate(frame, node) for node in nodes]
+                if not is_equal_share(self.state, nodes, bounds):
+                    cut += bounds
+        return tuple(source for source in merge_content(cut) if source.kind is TaintKind.DATA)
+
+    def _known_element(
+        self, frame: Frame, node: ast.Subscript, base: Value, at: object
+    ) -> Value | None:
+        """Return the element at a constant index or key; None if it is not known apart."""
+        if isinstance(at, str) and any(
+            isinstance(obj, LibraryName) and obj.name == "os.environ" for obj in base.objects
+        ):
+            return self.state.environment_variable(frame, at, node)
+        if isinstance(at, str) and at in (
+            named := dict_entries(base) or self._registry_entries(base)
+        ):
+            return named[at]
+        if (
+            base.items is not None
+            and isinstance(at, int)
+            and -len(base.items) <= at < len(base.items)
+        ):
+            return base.items[at]
+        if _is_width(node, at) and is_rank_only(base.content):
+            return UNKNOWN  # a rank's share of the data differs in rows
+        return None
 
     def _registry_entries(self, base: Value) -> dict[str, Value]:
         """Return the entries of a registry class without ``__getitem__``."""
@@ -507,3 +539,8 @@ class NameEvaluator:
             ast.Attribute: self._attribute,
             ast.Subscript: self._subscript,
         }
+
+
+def _is_width(node: ast.Subscript, at: object) -> bool:
+    """Return True for ``x.shape[1]`` and further dimensions."""
+    return isinstance(at, int) and at > 0 and last_name(node.value) == "shape"

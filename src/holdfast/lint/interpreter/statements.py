@@ -113,7 +113,15 @@ class StatementExecutor:
         _record_exit(frame, node, keyword, "" if succeeds else "SystemExit")
 
     def _assert(self, frame: Frame, node: ast.Assert) -> None:
-        self.state.evaluate(frame, node.test)
+        test = self.state.evaluate_test(frame, node.test)
+        rank_test = next(iter(test.objects_of(RankTest)), None)
+        if rank_test is not None:  # other ranks do not get past it
+            location = frame.location(node)
+            text = f"assert {self.state.unparse(node.test)}"[:_MAX_TEXT]
+            left = (ExitEffect("raise", location, "AssertionError"),)
+            frame.add_effect(
+                Branch(location, text, test.content, test.known, (), left, rank_test=rank_test)
+            )
 
     def _delete(self, frame: Frame, node: ast.Delete) -> None:
         for target in node.targets:

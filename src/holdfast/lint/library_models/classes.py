@@ -32,7 +32,11 @@ from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import record_wrapped
-from holdfast.lint.divergence.wrapped_models import OPTIMIZER, record_sharded_after
+from holdfast.lint.divergence.wrapped_models import (
+    OPTIMIZER,
+    record_sharded_after,
+    record_unsynchronized_weights,
+)
 from holdfast.lint.sources.modules import Class, SymbolTable
 
 #: The sampler of a loader without one: each rank gets all of the data.
@@ -66,6 +70,7 @@ def make_instance(state: InterpreterState, call: LibraryCall, class_name: str) -
         record_wrapped(state, call)
         if class_name == "wrapped:fsdp":
             record_sharded_after(state, call)
+            record_unsynchronized_weights(state, call)
         return Value(
             objects=(LibraryInstance(class_name, unwrapped(model) if model is not None else None),),
             known=False,

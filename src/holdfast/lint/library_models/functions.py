@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
     CLAMPED,
     MAX_OBJECTS,
@@ -15,6 +16,7 @@ from holdfast.lint.abstract_domain.values import (
     ROUNDED_UP,
     UNIFORM,
     UNKNOWN,
+    UNKNOWN_OBJECT,
     DictEntries,
     TaintKind,
     Value,
@@ -33,12 +35,14 @@ from holdfast.lint.abstract_state.abstract_objects import (
     COUNT,
     LAUNCHER_RANK,
     PADDING,
+    PROGRESS_BAR,
     RANK_TEXT,
     ClassObject,
     GuardedCallable,
     Instance,
     LibraryInstance,
     LibraryMethod,
+    LibraryName,
     ModuleObject,
     TupleElements,
     element_of,
@@ -239,7 +243,12 @@ def _divmod(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _tqdm(_: InterpreterState, call: LibraryCall) -> Value:
-    return call.first("iterable", otherwise=UNIFORM)
+    value = call.first("iterable", otherwise=UNIFORM)
+    disabled = call.arguments.named.get("disable")
+    if disabled is None or not disabled.content:
+        return value
+    bar = LibraryInstance(PROGRESS_BAR, Value(disabled.content))  # counts only where it is shown
+    return replace(value, objects=(*value.objects, bar))
 
 
 def _isinstance(state: InterpreterState, call: LibraryCall) -> Value:
@@ -248,6 +257,8 @@ def _isinstance(state: InterpreterState, call: LibraryCall) -> Value:
     value, classes = call.arguments.positional[:2]
     tested = [obj.cls for obj in classes.objects_of(ClassObject)]
     objects = [obj.cls for obj in value.objects_of(Instance)]
+    if _is_wrapped(value, classes):
+        return constant_value(True)  # noqa: FBT003 - the constant itself
     if tested and objects and len(objects) == len(value.objects):
         answers = {
             any(cls is candidate or candidate in state.symbols.bases(cls) for candidate in tested)
@@ -256,6 +267,18 @@ def _isinstance(state: InterpreterState, call: LibraryCall) -> Value:
         if len(answers) == 1:
             return constant_value(answers.pop())
     return Value(content=value.absent, known=False)  # the type differs only if one is None
+
+
+def _is_wrapped(value: Value, classes: Value) -> bool:
+    """Return True for a wrapped model, tested for the class of its wrapper."""
+    wrappers = {library.CLASSES.get(name.name, "") for name in classes.objects_of(LibraryName)}
+    held = [obj for obj in value.objects if obj is not UNKNOWN_OBJECT]
+    return bool(held) and all(
+        isinstance(obj, LibraryInstance)
+        and obj.name.startswith("wrapped:")
+        and obj.name in wrappers
+        for obj in held
+    )
 
 
 def _super(state: InterpreterState, call: LibraryCall) -> Value:

@@ -520,6 +520,9 @@ def _seed(_: InterpreterState, call: LibraryCall) -> Value:
 def _generate(state: InterpreterState, call: LibraryCall) -> Value | None:
     """Return sequences that end where those of this rank's batch do."""
     limits = {"max_new_tokens", "max_length", "generation_config"} & call.arguments.named.keys()
+    least, most = (call.arguments.node(-1, name) for name in ("min_new_tokens", "max_new_tokens"))
+    if least is not None and most is not None and state.unparse(least) == state.unparse(most):
+        return None
     if not limits or call.arguments.is_constant("synced_gpus", answer=True):
         return None
     data = state.taint_source(call.frame, TaintKind.DATA, call.node)

@@ -27,8 +27,8 @@ RULE = Rule(
         "Finds weights updated with agreed gradients times a rank-local factor, a GradScaler that "
         "checks for Inf before gradients are averaged, and ReduceLROnPlateau with a rank-local "
         "loss. Advice: clipping and steps of optimizers and schedulers on some ranks, torch's "
-        "clipping of an FSDP1 model, optimizers created before FSDP wraps their model, forward passes around the "
-        "DDP wrapper, and parameters added, frozen or unfrozen after wrapping."
+        "clipping of an FSDP1 model, optimizers created before FSDP wraps their model, forward "
+        "passes around the DDP wrapper, and parameters added, frozen or unfrozen after wrapping."
     ),
     known_misses="Other rank-local learning rates passed to an optimizer.",
     bad="""\
