@@ -15,6 +15,9 @@ from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable
 _DEVICE_SELECTION = re.compile(
     r"set_device|CUDA_VISIBLE_DEVICES|device_id|cuda:|cuda\.device\b|device_mesh|\.cuda\([^)]"
 )
+#: Tensors are created on the rank's GPU; collectives of objects and barriers use the current one.
+_GIVEN_DEVICE = re.compile(r"\bdevice\(\s*[\"']cuda[\"'],")
+_CURRENT_DEVICE_USE = re.compile(r"_object(?:_list)?\(|barrier\(")
 _TEARDOWN = re.compile(r"destroy_process_group|accelerat|lightning|deepspeed|\bray\b|megatron")
 #: Maximum number of scripts, and of modules of one script, to check.
 _MAX_MODULES = 200
@@ -34,12 +37,16 @@ def find_group_patterns(scopes: Sequence[CodeScope]) -> Iterator[Divergence]:
     scope, call = creations[0]
     texts = [creating_scope.text for creating_scope in _script_modules(scope)]
     location = scope.location(call)
-    if any(map(_DEFAULT_DEVICE_USE.search, texts)) and not any(
-        map(_DEVICE_SELECTION.search, texts)
-    ):
+    if any(map(_DEFAULT_DEVICE_USE.search, texts)) and not _selects_device(texts):
         yield Divergence("no-device", location, location, "", ())
     elif texts and not _ends_in_call(scope.module) and not any(map(_TEARDOWN.search, texts)):
         yield Divergence("not-destroyed", location, location, "", ())
+
+
+def _selects_device(texts: Sequence[str]) -> bool:
+    return any(map(_DEVICE_SELECTION.search, texts)) or (
+        any(map(_GIVEN_DEVICE.search, texts)) and not any(map(_CURRENT_DEVICE_USE.search, texts))
+    )
 
 
 def _script_modules(scope: CodeScope) -> list[Module]:

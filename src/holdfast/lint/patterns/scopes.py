@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.rank_table import SourceLine
@@ -20,6 +20,7 @@ from holdfast.lint.sources.modules import (
     absolute_module,
     canonical_name,
     dotted_name,
+    last_name,
 )
 
 #: Fields of nodes that hold no nodes but operators, contexts, names and constants.
@@ -207,6 +208,13 @@ def _contains_line(lines: Sequence[int], node: ast.stmt) -> bool:
     """Return True if the node contains one of the lines."""
     at = bisect_left(lines, node.lineno)
     return at < len(lines) and lines[at] <= (node.end_lineno or node.lineno)
+
+
+def calls_named(module: Module, names: Collection[str]) -> Iterator[ast.Call]:
+    """Yield the calls in a file whose last name is one of these."""
+    for node in walk(module.tree):
+        if isinstance(node, ast.Call) and last_name(node.func) in names:
+            yield node
 
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:

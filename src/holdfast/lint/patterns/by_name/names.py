@@ -179,7 +179,8 @@ def _is_sharded(name: str, call: ast.Call, receiver: str) -> bool:
             re.search(r"(?:^|\.)(?:dcp|dist_cp|state_dict_saver|dist_checkpointing)$", receiver)
         )
     if name == "save_pretrained":
-        return receiver in ("model", "self.model", "trainer.model", "self.module")
+        gathered = any(keyword.arg == "state_dict" for keyword in call.keywords)
+        return not gathered and receiver in ("model", "self.model", "trainer.model", "self.module")
     if name == "save_checkpoint":
         return bool(re.search(r"engine$|model$", receiver))
     if name in ("get_state_dict", "save_state", "load_state"):
