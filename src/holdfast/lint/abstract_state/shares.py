@@ -45,6 +45,17 @@ def is_equal_share(
     return len(bounds) == 2 and all(bound.ragged < limit for bound in bounds)
 
 
+def is_equal_piece(node: ast.Subscript) -> bool:
+    """Return True for ``x.split(len(x) // world_size)[rank]``: what is left over is in another."""
+    match node.value:
+        case ast.Call(
+            func=ast.Attribute(attr="split"), args=[ast.BinOp(op=ast.FloorDiv()) as size, *_]
+        ):
+            return not rounds_up(size)
+        case _:
+            return False
+
+
 def is_share_length(frame: Frame, node: ast.BinOp, stop: Value, start: Value) -> bool:
     """Return True for ``self.end - self.start`` as the length of a share that is equally long."""
     return (

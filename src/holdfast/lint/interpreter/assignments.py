@@ -84,8 +84,9 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
             if isinstance(key.const, str) and dotted_name(owner).endswith("environ"):
                 add_variable(frame, frame.location(target), key.const, value)
             held = combine_values(value, Value(content=key.content))
-            # an element of a tensor
+            # an element of a tensor, or one key more on each rank
             grows = not isinstance(key.const, int) and not isinstance(index, (ast.Tuple, ast.Slice))
+            grows = grows and LAUNCHER_RANK not in key.objects
             if grows and state.evaluate(frame, owner).objects == (SIZED_TENSOR,):
                 grows = False
             objects = _container_objects(state, frame, owner, key, value)

@@ -54,7 +54,7 @@ from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
-from holdfast.lint.abstract_state.shares import is_equal_share
+from holdfast.lint.abstract_state.shares import is_equal_piece, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.divergence.single_process import as_uniform
@@ -497,6 +497,8 @@ class NameEvaluator:
             and -len(base.items) <= at < len(base.items)
         ):
             return base.items[at]
+        if is_equal_piece(node):
+            return Value(known=False, objects=(BATCH,))
         if _is_width(node, at) and is_rank_only(base.content):
             return UNKNOWN  # a rank's share of the data differs in rows
         return None

@@ -15,6 +15,7 @@ from holdfast.lint.patterns.scopes import (
     iter_scopes,
     walk_nodes,
 )
+from holdfast.lint.sources.modules import last_name
 
 _FILE_MOVES = re.compile(r"^(os\.(replace|rename|link|renames)|shutil\.\w+)$")
 #: A module with more saves is generated code.
@@ -69,7 +70,7 @@ def _in_place_saves(scopes: Sequence[CodeScope]) -> Iterator[Divergence]:
     for scope, call in saves[:_MAX_SAVES]:
         path = argument(call, 1, "f")
         text = paths.stable_text(scope, path) if path is not None else None
-        if text is None or path is None:
+        if text is None or path is None or _keeps_existing(scope, call):
             continue
         repeated = paths.runs_repeatedly(scope, call)
         method = scope.owner is not None and scope.name != "__init__"
@@ -78,6 +79,18 @@ def _in_place_saves(scopes: Sequence[CodeScope]) -> Iterator[Divergence]:
         ):
             location = scope.location(call)
             yield Divergence("in-place", location, location, ast.unparse(path), ())
+
+
+def _keeps_existing(scope: CodeScope, call: ast.Call) -> bool:
+    """Return True for ``if path.exists(): return`` before a save."""
+    return any(
+        isinstance(node, ast.If)
+        and node.lineno < call.lineno
+        and isinstance(node.body[-1], ast.Return)
+        and isinstance(node.test, ast.Call)
+        and last_name(node.test.func) in ("exists", "isfile", "is_file")
+        for node in scope.nodes
+    )
 
 
 def _moves_files(scope: CodeScope) -> bool:

@@ -161,10 +161,7 @@ def _tests_batch(test: ast.expr, data: set[str], texts: Sequence[str]) -> bool:
         case ast.Compare(
             left=ast.Name(id=name), ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant()]
         ):
-            sometimes = re.compile(
-                rf"[\"']{name}[\"'](?:: |\] = ).* if (?!self\.).* else None\b"
-                rf"|\b{name} ?= ?.* if (?!self\.).* else None\b"
-            )
+            sometimes = re.compile(rf"[\"']{name}[\"'](?:: |\] = ).* if (?!self\.).* else None\b")
             return name in data and any(map(sometimes.search, texts))
         case ast.Compare(left=left, ops=[_], comparators=[ast.Constant(value=int())]):
             return _counts(left, data)
