@@ -34,7 +34,6 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS = {
     "cli/check_hosts.py: _show": "one parameter per line",
     "cli/lint.py: command": "one parameter per line",
-    "lint/interpreter/statements.py: _if": "one statement, case by case",
     "plan/generate/fsdp2.py: fsdp2_settings": "one line per setting",
     "plan/generate/fsdp2.py: read_fsdp2": "one line per setting",
     "plan/memory/peaks.py: transient_memory": "one formula per moment of a step",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.rank_table import ProcessState, RaisedException, RankState, SourceLine
-from holdfast.watcher.rules import hang, mismatch
+from holdfast.watcher.rules import hang
+from holdfast.watcher.rules.common_exception import explain_common_exception
 
 
 def dead(rank, kind, text):
@@ -23,7 +24,7 @@ def dead(rank, kind, text):
     ],
 )
 def test_a_common_exception_has_its_own_cause(kind, text, cause):
-    found = mismatch.explain_common_exception([dead(rank, kind, text) for rank in range(2)])
+    found = explain_common_exception([dead(rank, kind, text) for rank in range(2)])
     assert found.cause == cause
     assert text in found.message
     assert (found.subject.file, found.subject.line) == ("/job/train.py", 30)

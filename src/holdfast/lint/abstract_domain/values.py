@@ -251,19 +251,6 @@ NONE_OBJECT, UNKNOWN_OBJECT = "none", "other"
 _NONE_VALUE = Value(const=None, objects=(NONE_OBJECT,))
 
 
-def is_none(value: Value) -> bool | None:
-    """Return whether a value is None; None if unknown."""
-    if value.const is not NO_CONSTANT:
-        return value.const is None
-    if value.items is not None:
-        return False
-    if value.objects:
-        if NONE_OBJECT not in value.objects and UNKNOWN_OBJECT not in value.objects:
-            return False
-        return None
-    return None
-
-
 def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     """Return the join of the values; ``selector`` is the taint of which one a rank has."""
     candidates = list(values)
@@ -455,18 +442,6 @@ def _same_constant(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-#: Kinds by which each rank filters its own data, possibly to nothing.
-_SELECTING_KINDS = frozenset({TaintKind.DATA, TaintKind.CLOCK})
-
-
-def as_test(value: Value) -> Value:
-    """Return a value as a test, tainted if its absence or emptiness is."""
-    if not (value.absent or value.length):
-        return value
-    emptied = tuple(source for source in value.length if source.kind in _SELECTING_KINDS)
-    return msgspec.structs.replace(value, content=merge_taint(value.content, value.absent, emptied))
-
-
 def combine_values(*values: Value) -> Value:
     """Return the result of an operation on values, tainted like them."""
     ragged = max([value.ragged for value in values], default=0)
@@ -499,18 +474,6 @@ def taint_value(value: Value, control: Taint) -> Value:
         agreed=False,
         const=NO_CONSTANT,
     )
-
-
-def truth_value(value: Value) -> bool | None:
-    """Return a value's truth; None if unknown."""
-    if value.const is not NO_CONSTANT:
-        try:
-            return bool(value.const)
-        except Exception:  # noqa: BLE001 - a constant of the program under test
-            return None
-    if value.items is not None:
-        return bool(value.items)
-    return None
 
 
 _NO_KINDS: frozenset[TaintKind] = frozenset()

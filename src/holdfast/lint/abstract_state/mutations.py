@@ -78,23 +78,6 @@ def mutate(
         # a hook that only some ranks have
         objects = tuple(GuardedCallable(obj, guard=control) for obj in objects)
         control = ()
-    contained = (
-        *(
-            obj
-            for obj in old.objects
-            if not isinstance(obj, (DictEntries, TupleElements))
-            and not (isinstance(obj, OpenDict) and (value.content or control or objects))
-        ),
-        *(
-            obj
-            for obj in objects
-            if isinstance(
-                obj, (Instance, FunctionObject, ClassObject, GuardedCallable, DictEntries, OpenDict)
-            )
-        ),
-        *model_outputs((Value(objects=objects),)),
-        *((TRIMMED,) if TRIMMED in objects else ()),
-    )
     new = replace(
         old,
         content=merge_taint(old.content, persistent_taint(value.content), control),
@@ -102,7 +85,7 @@ def mutate(
         order=merge_taint(old.order, frame.loop_order),
         element_length=merge_taint(old.element_length, persistent_taint(value.element_length)),
         known=old.known and value.known,
-        objects=mark_contained(tuple(dict.fromkeys(contained)))[:MAX_OBJECTS],
+        objects=_contained_after(old, objects, replaces=bool(value.content or control or objects)),
         items=None,
         const=NO_CONSTANT,
         agreed=old.agreed and not frame.control,
@@ -159,6 +142,28 @@ def _is_unknown_entry(state: InterpreterState, frame: Frame, node: ast.expr) -> 
         and not isinstance(node.value, ast.Subscript)
         and not isinstance(state.evaluate(frame, node.slice).const, str)
     )
+
+
+def _contained_after(old: Value, objects: tuple[Any, ...], *, replaces: bool) -> tuple[Any, ...]:
+    """Return the objects of a container after ``objects`` were put into it."""
+    contained = (
+        *(
+            obj
+            for obj in old.objects
+            if not isinstance(obj, (DictEntries, TupleElements))
+            and not (isinstance(obj, OpenDict) and replaces)
+        ),
+        *(
+            obj
+            for obj in objects
+            if isinstance(
+                obj, (Instance, FunctionObject, ClassObject, GuardedCallable, DictEntries, OpenDict)
+            )
+        ),
+        *model_outputs((Value(objects=objects),)),
+        *((TRIMMED,) if TRIMMED in objects else ()),
+    )
+    return mark_contained(tuple(dict.fromkeys(contained)))[:MAX_OBJECTS]
 
 
 def sort_in_place(state: InterpreterState, call: LibraryCall) -> None:

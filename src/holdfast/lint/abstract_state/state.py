@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint import library
+from holdfast.lint.abstract_domain.truth import as_test
 from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
     NONE_OBJECT,
@@ -20,7 +21,6 @@ from holdfast.lint.abstract_domain.values import (
     TaintKind,
     TaintSource,
     Value,
-    as_test,
     join_values,
     merge_taint,
     persistent_taint,

@@ -9,6 +9,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
+from holdfast.lint.abstract_domain.conditions import Conditions, is_whole_by
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXIT,
@@ -29,7 +30,6 @@ from holdfast.lint.abstract_domain.effects import (
 )
 from holdfast.lint.abstract_domain.values import TaintKind, is_rank_only, taint_kinds
 from holdfast.lint.divergence.call_sites import is_wrapper_call, reported_line
-from holdfast.lint.divergence.conditions import Conditions, is_whole_by
 from holdfast.lint.divergence.futures import (
     FUNCTION_TARGETS,
     Block,

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.lint.abstract_domain.conditions import Conditions, conditions_of_side, decided_by
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXIT,
     SINGLE_JOB,
@@ -31,7 +32,6 @@ from holdfast.lint.abstract_domain.effects import (
     iter_operations,
     unfold_early_exits,
 )
-from holdfast.lint.divergence.conditions import Conditions, conditions_of_side, decided_by
 
 #: Futures without collectives: the function ends; the rank raises, which ends the job; its process
 #: exits while the job goes on; the ends of one iteration of a loop.

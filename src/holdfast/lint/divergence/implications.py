@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 
+from holdfast.lint.abstract_domain.conditions import Conditions, conditions_of_side, normal_form
 from holdfast.lint.abstract_domain.effects import Branch, Effect, LoopEffect, Try
-from holdfast.lint.divergence.conditions import Conditions, conditions_of_side, normal_form
 
 #: A test and its answer on the path.
 Fact = tuple[str, bool]

@@ -6,6 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from holdfast.lint.abstract_domain.conditions import (
+    Conditions,
+    conditions_of_side,
+    conjuncts_of,
+    decided_by,
+)
 from holdfast.lint.abstract_domain.divergences import HAS_PARTNER, MAY_EXIST, Divergence
 from holdfast.lint.abstract_domain.effects import (
     Branch,
@@ -16,12 +22,6 @@ from holdfast.lint.abstract_domain.effects import (
     Try,
     iter_events,
     iter_operations,
-)
-from holdfast.lint.divergence.conditions import (
-    Conditions,
-    conditions_of_side,
-    conjuncts_of,
-    decided_by,
 )
 from holdfast.lint.divergence.futures import Goal, LoopHead
 

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from holdfast.lint.abstract_domain.conditions import conjuncts_of
 from holdfast.lint.abstract_domain.effects import Branch, Effect, Try, collective_sequence
 from holdfast.lint.abstract_domain.values import is_rank_only
-from holdfast.lint.divergence.conditions import conjuncts_of
 
 
 def find_paired_branches(path: Sequence[Effect]) -> frozenset[int]:

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import YIELD_MARKER, Branch, Marker
+from holdfast.lint.abstract_domain.truth import as_test, is_none, truth_value
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     NONE_OBJECT,
@@ -22,16 +23,13 @@ from holdfast.lint.abstract_domain.values import (
     Taint,
     TaintKind,
     Value,
-    as_test,
     combine_values,
     constant_value,
-    is_none,
     is_rank_only,
     join_values,
     merge_content,
     merge_taint,
     persistent_taint,
-    truth_value,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import LoopEffect
+from holdfast.lint.abstract_domain.truth import as_test
 from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
     UNIFORM,
@@ -16,7 +17,6 @@ from holdfast.lint.abstract_domain.values import (
     Taint,
     TaintKind,
     Value,
-    as_test,
     combine_values,
     constant_value,
     dict_of,

@@ -13,26 +13,18 @@ from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     UNKNOWN,
     UNKNOWN_OBJECT,
-    Taint,
     TaintKind,
     Value,
-    as_selection,
     constant_value,
-    is_rank_only,
     join_values,
-    merge_content,
-    merge_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     ATTRIBUTES,
     BATCH,
-    CONTAINED,
     COUNT,
     LAUNCHER_RANK,
-    MASK,
     PROGRESS_BAR,
     SIZED_TENSOR,
-    TRIMMED,
     ClassObject,
     FunctionObject,
     GuardedCallable,
@@ -42,23 +34,19 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ModuleObject,
     VariableScope,
-    dict_entries,
     group_instances,
     instance_of,
     is_callable,
-    join_rows,
     named_loader,
     open_entry,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
-from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
-from holdfast.lint.abstract_state.shares import is_equal_piece, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
+from holdfast.lint.interpreter.subscripts import SubscriptEvaluator
 from holdfast.lint.library_models.classes import library_base
 from holdfast.lint.sources.modules import Class, Function, Module, canonical_name, last_name
 from holdfast.lint.sources.relevance import COLLECTIVE_WORDS, COMMON_NAMES
@@ -90,6 +78,7 @@ class NameEvaluator:
     """Evaluates names, attributes and elements."""
 
     def __init__(self, state: InterpreterState, runner: FunctionRunner) -> None:
+        self._subscripts = SubscriptEvaluator(state)
         self.state = state
         self.runner = runner
 
@@ -420,129 +409,11 @@ class NameEvaluator:
             return replace(value, absent=())
         return value
 
-    # ---- elements
-
-    def _subscript(self, frame: Frame, node: ast.Subscript) -> Value:
-        base, index = self.state.evaluate(frame, node.value), self.state.evaluate(frame, node.slice)
-        at = index.const
-        entry, base = open_entry(base, at if isinstance(at, str) else "")
-        if entry is not None:
-            return entry
-        known = self._known_element(frame, node, base, at)
-        if known is not None:
-            return known
-        if isinstance(node.slice, ast.Slice):
-            return self._slice_value(frame, base, node.slice)
-        first = (
-            node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else None
-        )
-        trimmed = self._trimmed(frame, node.slice)
-        rows = (
-            base.length if isinstance(first, ast.Slice) and not (first.lower or first.upper) else ()
-        )
-        inner = join_values(base.items) if base.items else join_rows(base)
-        pieces = LibraryInstance("pieces") in base.objects
-        piece = index.content if pieces else ()
-        masked = (
-            index.content or self.state.taint_source(frame, TaintKind.DATA, node)
-            if MASK in index.objects
-            else ()
-        )
-        why = index.content if base.known or pieces or base.content else as_selection(index.content)
-        content = as_selection(base.content) if isinstance(at, str) else base.content
-        return Value(
-            content=merge_taint(content, why),
-            length=merge_taint(
-                inner.length if inner is not None else base.element_length,
-                piece,
-                masked,
-                rows,
-                trimmed,
-            ),
-            absent=why,
-            known=base.known and index.known,
-            objects=inner.objects
-            if inner is not None
-            else tuple(obj for obj in base.objects if obj != CONTAINED),
-            agreed=base.agreed,
-            stored_in=base.stored_in,
-        )
-
-    def _trimmed(self, frame: Frame, index: ast.expr) -> Taint:
-        """Return why a dimension after the first is cut to a length of the rank's own data."""
-        cut: list[Value] = []
-        for part in index.elts if isinstance(index, ast.Tuple) else ():
-            if isinstance(part, ast.Slice):
-                nodes = [node for node in (part.lower, part.upper) if node is not None]
-                bounds = [self.state.evaluate(frame, node) for node in nodes]
-                if not is_equal_share(self.state, nodes, bounds):
-                    cut += bounds
-        return tuple(source for source in merge_content(cut) if source.kind is TaintKind.DATA)
-
-    def _known_element(
-        self, frame: Frame, node: ast.Subscript, base: Value, at: object
-    ) -> Value | None:
-        """Return the element at a constant index or key; None if it is not known apart."""
-        if isinstance(at, str) and any(
-            isinstance(obj, LibraryName) and obj.name == "os.environ" for obj in base.objects
-        ):
-            return self.state.environment_variable(frame, at, node)
-        if isinstance(at, str) and at in (
-            named := dict_entries(base) or self._registry_entries(base)
-        ):
-            return named[at]
-        if (
-            base.items is not None
-            and isinstance(at, int)
-            and -len(base.items) <= at < len(base.items)
-        ):
-            return base.items[at]
-        if is_equal_piece(node):
-            return Value(known=False, objects=(BATCH,))
-        if _is_width(node, at) and is_rank_only(base.content):
-            return UNKNOWN  # a rank's share of the data differs in rows
-        return None
-
-    def _registry_entries(self, base: Value) -> dict[str, Value]:
-        """Return the entries of a registry class without ``__getitem__``."""
-        for cls in (obj.cls for obj in base.objects_of(Instance)):
-            self.state.summaries.record_read(cls, ITEMS)
-            held = cls.attributes.get(ITEMS)
-            if held is not None and self.state.symbols.find_method(cls, "__getitem__") is None:
-                return dict_entries(held) or {}
-        return {}
-
-    def _slice_value(self, frame: Frame, base: Value, cut: ast.Slice) -> Value:
-        bounds = [
-            self.state.evaluate(frame, node)
-            for node in (cut.lower, cut.upper, cut.step)
-            if node is not None
-        ]
-        varying = merge_content(bounds)
-        record_unordered_share(self.state, frame, cut, base, varying)
-        nodes = [node for node in (cut.lower, cut.upper, cut.step) if node is not None]
-        equal = is_equal_share(self.state, nodes, bounds, of_data=TRIMMED not in base.objects)
-        moved = () if equal else varying
-        if cut.lower is None and cut.step is None and not moved:
-            trimmed = (TRIMMED,) if cut.upper is not None and bounds[0].const is NO_CONSTANT else ()
-            # at most a constant number
-            return Value(base.content, known=False, agreed=base.agreed, objects=trimmed)
-        if TRIMMED in base.objects and cut.step is not None:  # equal for all ranks
-            return Value(merge_taint(base.content, moved), base.length, known=False)
-        return Value(
-            merge_taint(base.content, moved), merge_taint(base.length, moved), known=base.known
-        )
-
     @property
     def evaluators(self) -> dict[type[ast.expr], Callable[..., Value]]:
         """Return the method for each kind of expression."""
         return {
             ast.Name: self._name,
             ast.Attribute: self._attribute,
-            ast.Subscript: self._subscript,
+            ast.Subscript: self._subscripts.evaluate,
         }
-
-
-def _is_width(node: ast.Subscript, at: object) -> bool:
-    """Return True for ``x.shape[1]`` and further dimensions."""
-    return isinstance(at, int) and at > 0 and last_name(node.value) == "shape"

@@ -18,6 +18,7 @@ from holdfast.lint.abstract_domain.effects import (
     Marker,
     final_exit,
 )
+from holdfast.lint.abstract_domain.truth import truth_value
 from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
     UNIFORM,
@@ -27,7 +28,6 @@ from holdfast.lint.abstract_domain.values import (
     is_rank_only,
     merge_taint,
     taint_value,
-    truth_value,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     TRIMMED,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,10 +17,7 @@ from holdfast.lint.abstract_domain.values import (
     UNKNOWN,
     TaintKind,
     Value,
-    as_selection,
     combine_values,
-    constant_value,
-    join_values,
     merge_content,
     merge_length,
     merge_taint,
@@ -31,7 +27,6 @@ from holdfast.lint.abstract_domain.values import (
 from holdfast.lint.abstract_state.abstract_objects import (
     ATTRIBUTES,
     BATCH,
-    CONTAINED,
     COUNT,
     MASK,
     PADDING,
@@ -41,14 +36,11 @@ from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     Instance,
     LibraryInstance,
-    TupleElements,
     as_text,
     dict_entries,
     guard_callables,
     is_callable,
-    mark_contained,
     model_outputs,
-    open_entry,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
 from holdfast.lint.abstract_state.mutations import (
@@ -62,6 +54,7 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
+from holdfast.lint.library_models import dict_methods
 from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
 from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
@@ -72,7 +65,6 @@ _CONTAINER_METHODS = frozenset({
     "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
     "clear",
 })  # fmt: skip
-_OF_PROCESS = frozenset({TaintKind.HOST})
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
@@ -380,76 +372,6 @@ def _format(_: InterpreterState, call: LibraryCall) -> Value:
     return as_text(value)
 
 
-def _get(_: InterpreterState, call: LibraryCall) -> Value:
-    # a table by process ids has an entry of this process, wherever it runs
-    content = merge_taint(
-        call.receiver.content,
-        *(without_kinds(value.content, _OF_PROCESS) for value in call.arguments.all_values),
-    )
-    key, named = call.first().const, dict_entries(call.receiver)
-    if named is not None and isinstance(key, str):
-        default = call.arguments.get(1, "default")
-        return (
-            named[key] if key in named else default if default is not None else constant_value(None)
-        )
-    if isinstance(key, str):
-        entry, others = open_entry(call.receiver, key)
-        if entry is not None or others is not call.receiver:
-            default = call.arguments.get(1, "default")
-            return entry or combine_values(others, *([default] if default is not None else ()))
-        content = as_selection(content)  # entries of one name usually are equal
-    absent = merge_taint(
-        call.receiver.length,
-        *(without_kinds(value.content, _OF_PROCESS) for value in call.arguments.positional),
-    )
-    return Value(content, length=call.receiver.element_length, absent=absent, known=False)
-
-
-def _items(_: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return the pairs of a dict, whose values may be instances of program classes."""
-    named = dict_entries(call.receiver)
-    contents = (
-        join_values(named.values())
-        if named
-        else replace(call.receiver, objects=_contained_instances(call.receiver))
-    )
-    if not (contents.objects or contents.content) or call.arguments.all_values:
-        return None
-    rows = (TupleElements((_key(call.receiver), contents)),)
-    return Value(
-        call.receiver.content, call.receiver.length, call.receiver.order, known=False, objects=rows
-    )
-
-
-def _keys(_: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return the keys of a dict: different values do not make them different."""
-    if call.arguments.all_values:
-        return None
-    key, receiver = _key(call.receiver), call.receiver
-    return Value(key.content, receiver.length, receiver.order, known=False)
-
-
-def _key(receiver: Value) -> Value:
-    """Return a key of a dict: that of a rank's own dict, which was not filled here, may differ."""
-    own = as_selection(receiver.content) if not receiver.known else ()
-    return Value(tuple(source for source in own if source.kind is not TaintKind.DATA), known=False)
-
-
-def _values(_: InterpreterState, call: LibraryCall) -> Value | None:
-    named = dict_entries(call.receiver)
-    objects = join_values(named.values()).objects if named else _contained_instances(call.receiver)
-    if objects and not call.arguments.all_values:
-        return replace(call.receiver, known=False, objects=mark_contained(objects))
-    return None
-
-
-def _contained_instances(receiver: Value) -> tuple[Any, ...]:
-    """Return the instances in a dict."""
-    if CONTAINED in receiver.objects:
-        return tuple(obj for obj in receiver.objects if isinstance(obj, (Instance, FunctionObject)))
-    return ()
-
-
 def _start(state: InterpreterState, call: LibraryCall) -> Value:
     for obj in call.receiver.objects:
         if isinstance(obj, Instance) and library_base(state.symbols, obj.cls) == "thread":
@@ -539,8 +461,10 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
     "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
-    "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "get": _get, "map": _map,
-    "format": _format, "items": _items, "keys": _keys, "values": _values, "start": _start,
+    "get": dict_methods.get,
+    "items": dict_methods.items, "keys": dict_methods.keys, "values": dict_methods.values,
+    "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "map": _map,
+    "format": _format, "start": _start,
     "apply": _apply,
     "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,

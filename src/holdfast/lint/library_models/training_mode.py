@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.lint.abstract_domain.values import Value, constant_value, truth_value
+from holdfast.lint.abstract_domain.truth import truth_value
+from holdfast.lint.abstract_domain.values import Value, constant_value
 from holdfast.lint.abstract_state.abstract_objects import Instance, LibraryInstance
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState

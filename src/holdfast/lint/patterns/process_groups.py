@@ -16,7 +16,7 @@ _DEVICE_SELECTION = re.compile(
     r"set_device|CUDA_VISIBLE_DEVICES|device_id|cuda:|cuda\.device\b|device_mesh|\.cuda\([^)]"
 )
 #: Tensors are created on the rank's GPU; collectives of objects and barriers use the current one.
-_GIVEN_DEVICE = re.compile(r"\bdevice\(\s*[\"']cuda[\"'],")
+_TENSOR_DEVICE = re.compile(r"\bdevice\(\s*[\"']cuda[\"'],")
 _CURRENT_DEVICE_USE = re.compile(r"_object(?:_list)?\(|barrier\(")
 _TEARDOWN = re.compile(r"destroy_process_group|accelerat|lightning|deepspeed|\bray\b|megatron")
 #: Maximum number of scripts, and of modules of one script, to check.
@@ -45,7 +45,7 @@ def find_group_patterns(scopes: Sequence[CodeScope]) -> Iterator[Divergence]:
 
 def _selects_device(texts: Sequence[str]) -> bool:
     return any(map(_DEVICE_SELECTION.search, texts)) or (
-        any(map(_GIVEN_DEVICE.search, texts)) and not any(map(_CURRENT_DEVICE_USE.search, texts))
+        any(map(_TENSOR_DEVICE.search, texts)) and not any(map(_CURRENT_DEVICE_USE.search, texts))
     )
 
 

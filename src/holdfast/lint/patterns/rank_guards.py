@@ -199,13 +199,8 @@ def iter_units_at(
 
 
 def _offsets(text: str, words: re.Pattern[str] | str) -> Iterator[int]:
-    if not isinstance(words, str):
-        yield from (match.start() for match in words.finditer(text))
-        return
-    found = text.find(words)
-    while found >= 0:
-        yield found
-        found = text.find(words, found + len(words))
+    pattern = re.escape(words) if isinstance(words, str) else words
+    return (match.start() for match in re.finditer(pattern, text))
 
 
 class RankGuards:

@@ -14,7 +14,8 @@ from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.core.findings import Fact, Finding, Level, Subject, make_finding
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import ProcessState, RankState, RecordedCall
-from holdfast.watcher.rules import mismatch, roots
+from holdfast.watcher.rules import roots
+from holdfast.watcher.rules.common_exception import explain_common_exception
 from holdfast.watcher.rules.hang_case import HangCase, call_text, describe_awaited_call
 
 #: Deaths within this time are not ordered: clocks differ, and agents collect exits 10 times a
@@ -54,7 +55,7 @@ def explain_dead_ranks(case: HangCase) -> list[Finding]:
         found = [roots.explain_root(state, case.source, text) for state in left]
         return found or _disappeared(case, dead) or _late(case, dead)
     if len(own) == case.world_size > 1 and _is_common(own):
-        return [mismatch.explain_common_exception(own)]
+        return [explain_common_exception(own)]
     is_missed = len(own) < len(dead)  # others lost their connection to it
     return [
         roots.explain_root(

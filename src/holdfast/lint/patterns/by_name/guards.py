@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
+from holdfast.lint.abstract_domain.conditions import conditions_of_side, is_whole_by
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
-from holdfast.lint.divergence.conditions import conditions_of_side, is_whole_by
 from holdfast.lint.patterns.by_name.local_values import LocalValues
 from holdfast.lint.patterns.by_name.names import RUNS_ONE_RANK, SHARDED_CALLS, is_rank_test
 from holdfast.lint.patterns.by_name.programs import EnteredCall, NamedCollectives
