@@ -382,6 +382,43 @@ def test_a_wait_cycle_by_one_call_under_a_test_of_the_rank_is_no_inversion(guard
     assert root_of(judge(ranks, groups=groups, source=source)) == (cause, 0, EVAL.line)
 
 
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [(60, ("uneven-inputs", 0, 40)), (90, ("collective-order-inversion", 0, EVAL.line))],
+)
+def test_a_wait_cycle_with_a_call_behind_the_loop_of_the_other_is_no_inversion(last, expected) -> None:  # type: ignore[no-untyped-def]
+    """Rank 0 has left the loop in which the others train in a group of their own."""
+    groups = world(3) | {"data": ProcessGroupInfo("data", (0, 1, 2))}
+    ranks = [
+        row(0, call(9, "barrier", site=EVAL)),
+        *(row(rank, call(44, group="data", site=TRAIN)) for rank in (1, 2)),
+    ]
+    loops = (EnclosingLoop(40, last, "for batch in loader", None),)
+    source = {
+        TRAIN: SourceContext("main", 1, "", loops=loops),
+        EVAL: SourceContext("main", 1, "", loops=loops if last > EVAL.line else ()),
+    }
+    assert root_of(judge(ranks, groups=groups, source=source)) == expected
+
+
+def test_an_abort_by_unequal_sizes_is_no_crash_of_native_code() -> None:
+    """Splits of an all-to-all are each rank's own, so the calls do not show the difference."""
+    text = (
+        "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1408 vs 1152. Received data "
+        "size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+    )
+    aborted = row(
+        1,
+        *history(30),
+        call(31, "all_to_all", site=TRAIN),
+        life=ProcessState.DEAD,
+        exit_code=-6,
+        raised=RaisedException("gloo::EnforceNotMet", text),
+    )
+    states = [row(rank, *history(30), call(31, "all_to_all", site=TRAIN)) for rank in (0, 2)]
+    assert root_of(judge([states[0], aborted, states[1]]))[:2] == ("mismatched-shape", 1)
+
+
 def test_a_send_without_a_receive_is_named() -> None:
     ranks = [row(0, *history(30), call(1, "send", peer=1, site=EVAL)), *waiting(1, 2)]
     assert root_of(judge(ranks)) == ("p2p-without-partner", 0, EVAL.line)

@@ -19,6 +19,7 @@ from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
 from holdfast.causes.sync.rank_guarded_collective import RANK_GUARDED_COLLECTIVE
+from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
 from holdfast.core.findings import (
     Fact,
     Finding,
@@ -41,7 +42,12 @@ from holdfast.watcher.rules import (
     roots,
     wait_for_graph,
 )
-from holdfast.watcher.rules.call_sites import SourceContexts, rank_guard
+from holdfast.watcher.rules.call_sites import (
+    SourceContexts,
+    is_after_loop_of,
+    left_loop_line,
+    rank_guard,
+)
 from holdfast.watcher.rules.consequences import list_consequences
 from holdfast.watcher.rules.dead_ranks import explain_dead_ranks
 from holdfast.watcher.rules.hang_case import (
@@ -203,9 +209,9 @@ def wait_cycle(case: HangCase) -> list[Finding]:
     if peers:
         rank, wait = peers[0]
         return [point_to_point.explain_missing_partner(case, wait, rank, facts)]
-    guarded = _guarded_in_cycle(case, cycle, facts)
-    if guarded is not None:
-        return [guarded]
+    explained = _guarded_in_cycle(case, cycle, facts) or _left_loop_in_cycle(case, cycle, facts)
+    if explained is not None:
+        return [explained]
     # Most ranks are on one side of the cycle; a rank on the other side inverted the order.
     first, wait = min(cycle, key=lambda edge: len(edge[1].waiters))
     message = f"{describe_ranks([rank for rank, _ in cycle])} form a wait cycle: " + ", ".join(
@@ -254,6 +260,31 @@ def _guarded_in_cycle(
         evidence=facts,
         confidence=0.9,
     )
+
+
+def _left_loop_in_cycle(
+    case: HangCase, cycle: Sequence[tuple[int, WaitEdges]], facts: tuple[Fact, ...]
+) -> Finding | None:
+    """Explain a cycle of two calls, one of them behind the loop around the other."""
+    if len(cycle) != 2:
+        return None
+    for (rank, gone), (_, still) in (cycle, cycle[::-1]):
+        if is_after_loop_of(gone.operation, still.operation, case.source):
+            line = left_loop_line(still.operation, gone.operation, case.source)
+            message = (
+                f"{describe_ranks(gone.waiters)} left the loop first and entered "
+                f"{call_text(gone.operation, case.groups)}{line_text(gone.operation)}; "
+                f"{describe_ranks(still.waiters)} are still in the loop, in "
+                f"{call_text(still.operation, case.groups)}{line_text(still.operation)}"
+            )
+            return make_finding(
+                UNEVEN_INPUTS,
+                message,
+                subject=rank_subject(rank, case.ranks[rank].host or None, line),
+                evidence=facts,
+                confidence=0.85,
+            )
+    return None
 
 
 def _awaited_ranks(case: HangCase) -> list[Finding]:

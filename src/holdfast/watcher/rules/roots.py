@@ -30,6 +30,7 @@ from holdfast.causes.process.rank_killed import RANK_KILLED
 from holdfast.causes.process.segfault_in_worker import SEGFAULT_IN_WORKER
 from holdfast.causes.process.signal_sigterm_preempted import SIGNAL_SIGTERM_PREEMPTED
 from holdfast.causes.process.stalled_outside_collectives import STALLED_OUTSIDE_COLLECTIVES
+from holdfast.causes.sync.mismatched_shape import MISMATCHED_SHAPE
 from holdfast.causes.sync.rank_exits_early import RANK_EXITS_EARLY
 from holdfast.causes.sync.rank_skips_collective import RANK_SKIPS_COLLECTIVE
 from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
@@ -256,6 +257,8 @@ def _explain_native_crash(
         return rank_finding(
             GROUP_LEFT_AT_EXIT, state, message, None, exit_status, end, confidence=0.8
         )
+    if sizes_differ(state):
+        return _explain_differing_sizes(state, name, exit_status, line)
     message, evidence = f"rank {state.rank} crashed in native code ({name})", [exit_status]
     if state.stacks:
         message += at_line(line, " at ")
@@ -268,6 +271,18 @@ def _explain_native_crash(
     is_known = "PYTHONFAULTHANDLER"  # the remedy that shows the stack
     remedies = (each for each in finding.remedies if is_known not in (each.command or ""))
     return replace(finding, remedies=tuple(remedies))
+
+
+def _explain_differing_sizes(
+    state: RankState, name: str, exit_status: Evidence, line: SourceLine | None
+) -> Finding:
+    """Explain gloo's abort of a rank that received another size than it expects."""
+    facts = [Evidence(fact.origin, fact.text) for fact in backend_errors((state,))]
+    message = (
+        f"rank {state.rank} was aborted ({name}){at_line(line, ' at ')}: a peer sent another size "
+        "than this rank expects"
+    )
+    return rank_finding(MISMATCHED_SHAPE, state, message, line, exit_status, *facts, confidence=0.7)
 
 
 def _is_cpp(raised: RaisedException) -> bool:
