@@ -386,7 +386,9 @@ def test_a_wait_cycle_by_one_call_under_a_test_of_the_rank_is_no_inversion(guard
     ("last", "expected"),
     [(60, ("uneven-inputs", 0, 40)), (90, ("collective-order-inversion", 0, EVAL.line))],
 )
-def test_a_wait_cycle_with_a_call_behind_the_loop_of_the_other_is_no_inversion(last, expected) -> None:  # type: ignore[no-untyped-def]
+def test_a_wait_cycle_with_a_call_behind_the_loop_of_the_other_is_no_inversion(
+    last, expected
+) -> None:  # type: ignore[no-untyped-def]
     """Rank 0 has left the loop in which the others train in a group of their own."""
     groups = world(3) | {"data": ProcessGroupInfo("data", (0, 1, 2))}
     ranks = [
