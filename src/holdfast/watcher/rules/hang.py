@@ -271,10 +271,11 @@ def _left_loop_in_cycle(
     for (rank, gone), (_, still) in (cycle, cycle[::-1]):
         if is_after_loop_of(gone.operation, still.operation, case.source):
             line = left_loop_line(still.operation, gone.operation, case.source)
+            verb = "is" if len(still.waiters) == 1 else "are"
             message = (
                 f"{describe_ranks(gone.waiters)} left the loop first and entered "
                 f"{call_text(gone.operation, case.groups)}{line_text(gone.operation)}; "
-                f"{describe_ranks(still.waiters)} are still in the loop, in "
+                f"{describe_ranks(still.waiters)} {verb} still in the loop, in "
                 f"{call_text(still.operation, case.groups)}{line_text(still.operation)}"
             )
             return make_finding(
