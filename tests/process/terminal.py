@@ -3,10 +3,12 @@
 import fcntl
 import os
 import re
+import select
 import struct
 import termios
 import threading
 import time
+from contextlib import suppress
 
 LIMIT_S = 60
 _SEQUENCE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b\[[^A-Za-z]*$")
@@ -17,9 +19,10 @@ class Terminal:
 
     def __init__(self, rows=40, columns=100):
         self._master, slave = os.openpty()
+        os.set_blocking(self._master, False)
         self.file = os.fdopen(slave, "r+b", buffering=0)
         self.resize(rows, columns)
-        self._data = b""
+        self._data, self._lock, self._closed = b"", threading.Lock(), False
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -28,18 +31,24 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def _read(self):
-        try:
-            while data := os.read(self._master, 4096):
-                self._data += data
-        except OSError:  # closed
-            return
+        with suppress(OSError):  # the last program closed it
+            while not self._closed:
+                select.select([self._master], [], [], 0.1)
+                with self._lock, suppress(BlockingIOError):
+                    self._data += os.read(self._master, 4096)
+
+    def _is_read(self):
+        with self._lock:
+            return not select.select([self._master], [], [], 0)[0]
 
     def type(self, text):
         os.write(self._master, text.encode())
 
     @property
     def text(self):
-        """Return everything that was written to the terminal."""
+        """Return everything that was written to the terminal until now."""
+        while not self._is_read():
+            time.sleep(0.001)
         return self._data.decode(errors="replace")
 
     @property
@@ -54,7 +63,9 @@ class Terminal:
             time.sleep(0.02)
 
     def close(self):
+        self._closed = True
         self.file.close()
+        self._thread.join()  # it would read from the next file of this number
         os.close(self._master)
 
 
