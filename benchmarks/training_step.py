@@ -58,7 +58,8 @@ class Job:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         with (folder / "log").open("wb") as log:
             self._launcher = subprocess.Popen(
-                [*command, "--max-steps", "10000000"],
+                # At its usual rate the example diverges after some 2,800 steps.
+                [*command, "--max-steps", "10000000", "--lr", "1e-6"],
                 env=environment,
                 cwd=folder,
                 stdout=log,
@@ -103,6 +104,8 @@ class Job:
         ended = time.monotonic()
         self.signal(signal.SIGSTOP)
         steps = self.steps()
+        if len(steps) == before:
+            raise RuntimeError(f"no step in a turn; see {self._steps.parent / 'log'}")
         within = steps[(steps > begun) & (steps < ended)][2:]
         return Turn(
             float(np.diff(within).mean() * 1000),
