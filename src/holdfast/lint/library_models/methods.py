@@ -152,7 +152,9 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
-    changed = updated_dict(call.receiver, call.arguments) if call.name == "update" else None
+    changed = None
+    if call.name == "update":
+        changed = updated_dict(call.receiver, call.arguments, call.frame.own_control)
     if changed is not None:
         objects = (changed, *(obj for obj in objects if not isinstance(obj, DICTS)))
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
