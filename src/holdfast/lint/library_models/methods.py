@@ -54,10 +54,10 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.library_models import dict_methods
+from holdfast.lint.library_models import dict_methods, random_numbers
 from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
 from holdfast.lint.library_models.records import update_attributes
-from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.library_models.selection import SELECTING, selection_taint
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
 from holdfast.lint.sources.modules import dotted_name, last_name
 
@@ -430,17 +430,6 @@ def _done(state: InterpreterState, call: LibraryCall) -> Value | None:
     return Value(state.taint_source(call.frame, TaintKind.CLOCK, call.node))
 
 
-def _seed(_: InterpreterState, call: LibraryCall) -> Value:
-    return Value(
-        seed_taint(
-            merge_taint(
-                call.receiver.content, *(value.content for value in call.arguments.all_values)
-            )
-        ),
-        known=False,
-    )
-
-
 def _generate(state: InterpreterState, call: LibraryCall) -> Value | None:
     """Return sequences that end where those of this rank's batch do."""
     limits = {"max_new_tokens", "max_length", "generation_config"} & call.arguments.named.keys()
@@ -468,7 +457,8 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "map": _map,
     "format": _format, "start": _start,
     "apply": _apply,
-    "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
+    "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
+    "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
     "generate": _generate, "submit": alarms.submit_to_executor, "result": alarms.await_result,
