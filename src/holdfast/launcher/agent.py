@@ -201,6 +201,7 @@ class NodeAgent:
                 for worker in generation.workers
             ),
             agent=self._agent,
+            may_restart=generation.number < self._recovery.options.max_restarts,
             exclude_stragglers=self._recovery.options.exclude_stragglers,
             limits_file=str(self._history / LIMITS_FILE),
             address=generation.address,
