@@ -46,6 +46,7 @@ from holdfast.lint.divergence.group_members import (
 )
 from holdfast.lint.divergence.handlers import finally_divergences, handler_divergences
 from holdfast.lint.divergence.implications import excluded_conditions
+from holdfast.lint.divergence.new_jobs import forms_new_job
 from holdfast.lint.divergence.partners import depends_on_unknown, is_retry, unproved_reason
 from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, opposite_answers
 
@@ -144,6 +145,7 @@ class _PathComparison:
     def _branch(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
         if (
             not branch.taint
+            or forms_new_job(branch)
             or _selects_file_format(branch)
             or _tests_single_job(branch, block.path[:at])
         ):

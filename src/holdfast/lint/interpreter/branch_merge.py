@@ -56,13 +56,18 @@ def merge_branches(
 
 
 def take_sent_objects(
-    node: ast.If, within: ast.AST, names: dict[str, Value], after_yes: dict[str, Value]
+    node: ast.If,
+    within: ast.AST,
+    names: dict[str, Value],
+    after_yes: dict[str, Value],
+    differs: Taint,
 ) -> None:
     """Take over the variables that one side has received from the other: all ranks have them.
 
     ``if rank != 0: stop = box[0]``, where the list was made from ``stop`` and broadcast.
     """
-    for receiver, received in ((node.body, after_yes), (node.orelse, names)):
+    sides = ((node.body, after_yes), (node.orelse, names)) if differs else ()
+    for receiver, received in sides:
         for name, boxes in _received_names(receiver).items():
             if name in received and received[name].agreed and _sends(within, receiver, name, boxes):
                 names[name] = after_yes[name] = received[name]

@@ -201,8 +201,7 @@ class StatementExecutor:
         if no_ended and not yes_ended:
             restore_names(names, after_yes)
         elif not yes_ended:
-            if differs:
-                take_sent_objects(node, frame.tree, names, after_yes)
+            take_sent_objects(node, frame.tree, names, after_yes, differs)
             merge_branches(
                 names,
                 after_yes,
