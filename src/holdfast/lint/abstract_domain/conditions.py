@@ -14,6 +14,8 @@ _NORMAL_FORMS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.In: ("in", True), ast.NotIn: ("in", False), ast.Gt: (">", True), ast.LtE: (">", False),
     ast.Lt: ("<", True), ast.GtE: ("<", False),
 }  # fmt: skip
+#: The statement of a test.
+_KEYWORD = re.compile(r"^(?:if|assert) ")
 #: Tests of settings by which a model is whole on each rank, or sharded.
 _WHOLE = re.compile(r"NO_SHARD|(?:^|[_. ])(?:use_|enable_)?ddp(?:$|[_. )])", re.IGNORECASE)
 _SHARDED = re.compile(r"^(?:if )?[\w.]*(?:fsdp|zero_?3|shard)\w*$", re.IGNORECASE)
@@ -28,7 +30,7 @@ def is_whole_by(text: str, *, answer: bool) -> bool:
 def conjuncts_of(text: str) -> Conditions:
     """Return the conditions of a test joined by ``and``, each with whether it must hold."""
     try:
-        node = ast.parse(text.removeprefix("if "), mode="eval").body
+        node = ast.parse(_KEYWORD.sub("", text), mode="eval").body
     except (SyntaxError, ValueError):  # the text was truncated
         return frozenset()
     return frozenset(normal_form(operand) for operand in _operands(node))
