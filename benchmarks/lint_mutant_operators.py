@@ -19,6 +19,8 @@ _WRITES = re.compile(r"\.save\(|save_pretrained\(|makedirs|mkdir|copy|download|d
 _READS = re.compile(r"\.load\(|load_|from_pretrained\(|open\(|listdir|glob|Dataset\(|read_")
 _EVALUATION = re.compile(r"(^|[._])(eval|evaluate|validate|validation|valid|test)(_\w+)?$")
 _DDP = re.compile(r"\bDistributedDataParallel\(|\bDDP\(|FullyShardedDataParallel\(|\bFSDP\(")
+#: A function that already tests the rank's own loss, rightly or not.
+_FINITE = re.compile(r"isfinite|isnan")
 _REDUCTION = re.compile(r"all_reduce|reduce_|gather|broadcast")
 
 
@@ -122,15 +124,23 @@ def swallow_failed_step(source: MutableSource) -> Iterator[Mutation]:
 
 
 def drop_group(source: MutableSource) -> Iterator[Mutation]:
-    """Drop the group of a collective in a file that creates groups."""
-    if "new_group(" not in source.text:
-        return
+    """Drop the group of a collective, where the file creates this group of some of the ranks."""
+    groups = {
+        ast.unparse(target)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Assign)
+        and source.distributed_call(node.value) == "new_group"
+        and (node.value.args or "ranks=" in ast.unparse(node.value))  # type: ignore[attr-defined]
+        for target in node.targets
+    }
     for statement in _statements(source):
         if source.is_collective_statement(statement) and not source.depends_on_rank(statement):
             call = statement.value  # type: ignore[attr-defined]
-            keywords = [word for word in call.keywords if word.arg != "group"]
-            if len(keywords) < len(call.keywords):
-                yield Mutation([statement], [ast.Expr(ast.Call(call.func, call.args, keywords))])
+            kept = [word for word in call.keywords if word.arg != "group"]
+            if any(
+                word.arg == "group" and ast.unparse(word.value) in groups for word in call.keywords
+            ):
+                yield Mutation([statement], [ast.Expr(ast.Call(call.func, call.args, kept))])
 
 
 def root_outside_group(source: MutableSource) -> Iterator[Mutation]:
@@ -282,7 +292,9 @@ def _training_steps(source: MutableSource) -> Iterator[tuple[ast.stmt, str, str]
         if not loss or source.depends_on_rank(statement):
             continue
         text = ast.unparse(scope or source.tree)
-        if any(_REDUCTION.search(line) and loss in line for line in text.splitlines()):
+        if _FINITE.search(text) or any(
+            _REDUCTION.search(line) and loss in line for line in text.splitlines()
+        ):
             continue
         if source.loop(statement) is not None:
             yield statement, loss, "continue"

@@ -25,6 +25,8 @@ from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
 from holdfast.lint.divergence.device_selection import find_late_selection
 from holdfast.lint.divergence.long_work import find_awaited_work
 
+_SEND_FIRST = ("send", "recv")
+
 
 def find_in_function(
     body: EffectSummary, *, on_all_ranks: bool, alarm: str = ""
@@ -103,8 +105,38 @@ def _blocking_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
                 sent = None
             case Marker() | ExitEffect():
                 pass
+            case Branch(yes=yes, no=no):
+                yield from _sends_on_both_sides(yes, no)
+                sent = None
             case _:
                 sent = None
+
+
+def _sends_on_both_sides(yes: EffectPath, no: EffectPath) -> Iterator[Divergence]:
+    """Yield the send of a branch whose sides both send to a peer before they receive from it."""
+    pairs = [_first_messages(side) for side in (yes, no)]
+    if all(
+        len(pair) == len(_SEND_FIRST)
+        and tuple(message.kind for message in pair) == _SEND_FIRST
+        and pair[0].peer == pair[1].peer
+        for pair in pairs
+    ):
+        send, receive = pairs[1]
+        text = f"recv from {receive.peer}"
+        yield Divergence("paired", send.location, receive.location, text, (), send)
+
+
+def _first_messages(path: EffectPath) -> list[Operation]:
+    """Return the first two operations of a path; fewer if it has anything else before them."""
+    found: list[Operation] = []
+    for effect in path:
+        if isinstance(effect, Operation):
+            found.append(effect)
+        elif not isinstance(effect, Marker):
+            break
+        if len(found) == len(_SEND_FIRST):
+            break
+    return found
 
 
 def _missing_set_epoch(path: Sequence[Effect]) -> Iterator[Divergence]:

@@ -1,0 +1,127 @@
+"""Bugs in contexts that mutants of public programs showed: samplers, steps, messages, exits."""
+
+import pytest
+
+from tests.unit.lint.programs import program_from_sources
+
+LOADER = """\
+from torch.utils.data import DataLoader, DistributedSampler
+
+def make_loader(data, batches, distributed):
+    sampler = {sampler}
+    {between}
+    loader = DataLoader({arguments})
+    return loader, sampler
+"""
+MADE = "DistributedSampler(data, shuffle=True)"
+STEP = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = DDP(model), optimizer
+
+    def step(self, batch):
+        loss = self.model(batch).sum()
+        try:
+            loss.backward()
+        except RuntimeError:
+            {handler}
+        self.optimizer.step()
+
+    def fit(self, batches):
+        {call}
+"""
+EXCHANGE = """\
+import torch
+import torch.distributed as dist
+
+def swap(tensor, peer):
+    received = torch.empty_like(tensor)
+    if dist.get_rank() < peer:
+        dist.send(tensor, dst=peer)
+        dist.recv(received, src=peer)
+    else:
+        dist.{first}
+        dist.{second}
+    return received
+
+swap(torch.ones(1), 1 - dist.get_rank())
+"""
+EXIT = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+class AllReduce(torch.autograd.Function):
+    {decorator}
+    def backward(ctx, gradients):
+        return gradients
+
+def train(model, batches, criterion, optimizer):
+    model = DistributedDataParallel(model)
+    for batch in batches:
+        loss = criterion(model(batch))
+        if not torch.isfinite(loss):
+            continue
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def lines(text, kind):
+    found = program_from_sources({"main": ("main.py", text)}).analyze()
+    return [divergence.location.line for divergence in found if divergence.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "between", "arguments"),
+    [
+        (MADE, "pass", "data, batch_size=8, shuffle=True"),
+        (MADE, "sampler.set_epoch(3)", "dataset=data, shuffle=True"),
+        (f"{MADE} if distributed else None", "pass", "data, shuffle=sampler is None"),
+    ],
+)
+def test_a_loader_without_the_sampler_of_its_data_is_found(sampler, between, arguments):
+    text = LOADER.format(sampler=sampler, between=between, arguments=arguments)
+    assert lines(text, "habit-sampler") == [6]
+
+
+@pytest.mark.parametrize(
+    ("between", "arguments"),
+    [
+        ("pass", "data, sampler=sampler"),
+        ("pass", "data, 8, False, sampler"),
+        ("pass", "data, batch_sampler=batches"),
+        ("pass", "data, **batches"),
+        ("pass", "batches, shuffle=True"),
+        ("train = batches(data, sampler)", "data, shuffle=False"),
+        ("batches.sampler = sampler", "data, shuffle=False"),
+    ],
+)
+def test_a_sampler_in_use_or_of_other_data_is_fine(between, arguments):
+    text = LOADER.format(sampler=MADE, between=between, arguments=arguments)
+    assert lines(text, "habit-sampler") == []
+
+
+def test_a_failed_backward_in_a_step_that_a_loop_calls_is_found():
+    call = "for batch in batches:\n            self.step(batch)"
+    assert lines(STEP.format(handler="return", call=call), "swallowed") == [11]
+    assert lines(STEP.format(handler="raise", call=call), "swallowed") == []
+
+
+def test_a_step_that_no_loop_calls_is_no_training():
+    assert lines(STEP.format(handler="return", call="self.step(batches)"), "swallowed") == []
+    other = "for batch in batches:\n            self.optimizer.step()"
+    assert lines(STEP.format(handler="return", call=other), "swallowed") == []
+
+
+def test_both_sides_of_a_test_that_send_first_are_found():
+    send, recv = "send(tensor, dst=peer)", "recv(received, src=peer)"
+    assert lines(EXCHANGE.format(first=send, second=recv), "paired") == [10]
+    assert lines(EXCHANGE.format(first=recv, second=send), "paired") == []
+    assert lines(EXCHANGE.format(first="isend(tensor, dst=peer)", second=recv), "paired") == []
+
+
+def test_the_gradient_of_an_autograd_function_hides_no_backward_pass():
+    assert lines(EXIT.format(decorator="@staticmethod"), "exit") == [14]
