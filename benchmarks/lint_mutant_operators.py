@@ -54,6 +54,72 @@ def guard_wrapper_call(source: MutableSource) -> Iterator[Mutation]:
             yield Mutation([statement], [_guarded(test, [statement])])
 
 
+def guard_method_call(source: MutableSource) -> Iterator[Mutation]:
+    """Put the call of an own method that enters a collective under a test of the rank."""
+    for statement in _statements(source):
+        if (
+            isinstance(statement, ast.Expr)
+            and source.calls_own_method(statement.value)
+            and not source.depends_on_rank(statement)
+            and (test := source.rank_test_at(statement)) is not None
+        ):
+            yield Mutation([statement], [_guarded(test, [statement])])
+
+
+def swap_order(source: MutableSource) -> Iterator[Mutation]:
+    """Let one rank enter two collectives in the opposite order."""
+    common = list(_common_collectives(source))
+    for first, second in pairwise(common):
+        names = {source.distributed_call(one.value) for one in (first, second)}  # type: ignore[attr-defined]
+        test = source.rank_test_at(first)
+        adjacent = any(
+            pair == (first, second) for block in source.blocks for pair in pairwise(block)
+        )
+        if adjacent and len(names) > 1 and test is not None:
+            branch = ast.If(test, [second, first], [first, second])
+            yield Mutation([first, second], [branch])
+
+
+def own_root(source: MutableSource) -> Iterator[Mutation]:
+    """Use each rank itself as the root of a broadcast."""
+    for statement in _common_collectives(source):
+        call = statement.value  # type: ignore[attr-defined]
+        keywords = {word.arg: word.value for word in call.keywords}
+        root = keywords.get("src")
+        if source.get_rank_test is not None and isinstance(root, ast.Constant):
+            own = source.get_rank_test.left  # type: ignore[attr-defined]
+            changed = [
+                ast.keyword(word.arg, own if word.value is root else word.value)
+                for word in call.keywords
+            ]
+            yield Mutation([statement], [ast.Expr(ast.Call(call.func, call.args, changed))])
+
+
+def share_of_loop(source: MutableSource) -> Iterator[Mutation]:
+    """Give each rank its share of the iterations of a loop with a collective."""
+    for statement in _common_collectives(source):
+        loop = source.loop(statement)
+        if isinstance(loop, ast.For) and statement in loop.body and source.get_rank_test:
+            own = ast.unparse(source.get_rank_test.left)  # type: ignore[attr-defined]
+            size = own.replace("get_rank", "get_world_size")
+            over = ast.parse(f"list({ast.unparse(loop.iter)})[{own}::{size}]", mode="eval").body
+            yield Mutation([loop], [ast.For(loop.target, over, loop.body, loop.orelse)])
+
+
+def skip_empty_batch(source: MutableSource) -> Iterator[Mutation]:
+    """Skip the rank's own empty batches in a loop that trains a wrapped model."""
+    for statement, _, leave in _training_steps(source):
+        loop = source.loop(statement)
+        if leave == "continue" and isinstance(loop, ast.For) and isinstance(loop.target, ast.Name):
+            test = _statement(f"if len({loop.target.id}) == 0:\n    continue")
+            yield Mutation([loop.body[0]], [test, loop.body[0]])
+
+
+def stop_on_time(source: MutableSource) -> Iterator[Mutation]:
+    """End the loop when the rank's own clock has passed a limit."""
+    yield from _before_backward(source, "if __import__('time').time() - started > 60:\n    {stop}")
+
+
 def move_into_guard(source: MutableSource) -> Iterator[Mutation]:
     """Move a collective into the block of one rank in front of it."""
     for block in source.blocks:
@@ -357,7 +423,19 @@ _WAITS = "One rank waits for ranks that never enter."
 OPERATORS = (
     NamedOperator("guard-collective", _WAITS, guard_collective),
     NamedOperator("guard-wrapper-call", _WAITS, guard_wrapper_call),
+    NamedOperator("guard-method-call", _WAITS, guard_method_call),
     NamedOperator("move-into-guard", _WAITS, move_into_guard),
+    NamedOperator("swap-order", "Each waits in another collective.", swap_order),
+    NamedOperator("own-root", "Each rank sends, and none receives.", own_root),
+    NamedOperator(
+        "share-of-loop", "Ranks with one iteration less do not enter the last.", share_of_loop
+    ),
+    NamedOperator(
+        "skip-empty-batch",
+        "The other ranks wait in the backward pass's reduction.",
+        skip_empty_batch,
+    ),
+    NamedOperator("stop-on-time", "Ranks leave the loop at different steps.", stop_on_time),
     NamedOperator("return-before-collective", _WAITS, return_before_collective),
     NamedOperator("guard-new-group", "new_group waits for all ranks.", guard_new_group),
     NamedOperator(

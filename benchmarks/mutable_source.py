@@ -131,6 +131,23 @@ class MutableSource:
             and self.distributed_call(statement.value) in COLLECTIVES
         )
 
+    def calls_own_method(self, node: ast.AST) -> bool:
+        """Return True for ``self.method()`` of the same class with a collective of all ranks."""
+        if not isinstance(node, ast.Call):
+            return False
+        receiver, _, name = ast.unparse(node.func).rpartition(".")
+        return receiver == "self" and (self._class_of(node), name) in self._entering_methods
+
+    @cached_property
+    def _entering_methods(self) -> set[tuple[ast.AST | None, str]]:
+        return {
+            (self._class_of(scope), scope.name)
+            for block in self.blocks
+            for statement in block
+            if self.is_collective_statement(statement) and not self.depends_on_rank(statement)
+            if (scope := self.function(statement)) is not None
+        }
+
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around a node, innermost first."""
         while node in self.parents:

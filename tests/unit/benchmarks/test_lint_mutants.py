@@ -34,6 +34,54 @@ CHANGES = {
         """,
         ["    if dist.get_rank() == 0:", "        sync()"],
     ),
+    "guard-method-call": (
+        """\
+        class Meter:
+            def reduce(self):
+                dist.barrier()
+            def log(self):
+                self.reduce()
+        """,
+        ["        if dist.get_rank() == 0:", "            self.reduce()"],
+    ),
+    "swap-order": (
+        """\
+        dist.barrier()
+        dist.all_reduce(value)
+        """,
+        ["if dist.get_rank() == 0:", "    dist.all_reduce(value)", "    dist.barrier()", "else:"],
+    ),
+    "own-root": (
+        """\
+        dist.broadcast(value, src=0)
+        """,
+        ["dist.broadcast(value, src=dist.get_rank())"],
+    ),
+    "share-of-loop": (
+        """\
+        for value in values:
+            dist.all_reduce(value)
+        """,
+        ["for value in list(values)[dist.get_rank()::dist.get_world_size()]:"],
+    ),
+    "skip-empty-batch": (
+        """\
+        model = DDP(torch.nn.Linear(1, 1))
+        for batch in batches:
+            loss = model(batch).sum()
+            loss.backward()
+        """,
+        ["    if len(batch) == 0:", "        continue", "    loss = model(batch).sum()"],
+    ),
+    "stop-on-time": (
+        """\
+        model = DDP(torch.nn.Linear(1, 1))
+        for batch in batches:
+            loss = model(batch).sum()
+            loss.backward()
+        """,
+        ["        break", "    loss.backward()"],
+    ),
     "move-into-guard": (
         """\
         def save(rank, state):

@@ -21,6 +21,7 @@ from holdfast.lint.abstract_domain.effects import (
     Try,
     iter_events,
 )
+from holdfast.lint.abstract_domain.values import RANK_KINDS, taint_kinds
 from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
 from holdfast.lint.divergence.device_selection import find_late_selection
 from holdfast.lint.divergence.long_work import find_awaited_work
@@ -41,8 +42,8 @@ def find_in_function(
         yield from find_awaited_work(body.path)
     if "unscale" in body.tags:
         yield from _unscale_before_reduction(body.path)
-    if on_all_ranks and "send" in body.tags:
-        yield from _blocking_sends(body.path)
+    if "send" in body.tags:
+        yield from _blocking_sends(body.path) if on_all_ranks else _split_sends(body.path)
     if "shuffled" in body.tags:
         yield from _missing_set_epoch(body.path)
     if "unsharded" in body.tags:
@@ -105,16 +106,23 @@ def _blocking_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
                 sent = None
             case Marker() | ExitEffect():
                 pass
-            case Branch(yes=yes, no=no):
-                yield from _sends_on_both_sides(yes, no)
+            case Branch():
+                yield from _sends_on_both_sides(effect)
                 sent = None
             case _:
                 sent = None
 
 
-def _sends_on_both_sides(yes: EffectPath, no: EffectPath) -> Iterator[Divergence]:
+def _split_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield sends of a function whose own test of the rank distinguishes the partners."""
+    for effect in path:
+        if isinstance(effect, Branch) and taint_kinds(effect.taint) & RANK_KINDS:
+            yield from _sends_on_both_sides(effect)
+
+
+def _sends_on_both_sides(branch: Branch) -> Iterator[Divergence]:
     """Yield the send of a branch whose sides both send to a peer before they receive from it."""
-    pairs = [_first_messages(side) for side in (yes, no)]
+    pairs = [_first_messages(side) for side in (branch.yes, branch.no)]
     if all(
         len(pair) == len(_SEND_FIRST)
         and tuple(message.kind for message in pair) == _SEND_FIRST
@@ -144,7 +152,9 @@ def _missing_set_epoch(path: Sequence[Effect]) -> Iterator[Divergence]:
     for effect in path:
         if isinstance(effect, FunctionCall):
             continue
-        if isinstance(effect, LoopEffect):
+        if isinstance(effect, Try):
+            yield from _missing_set_epoch(effect.body)
+        elif isinstance(effect, LoopEffect):
             names = _marker_names(effect)
             inner_loops = [inner for inner in effect.body if isinstance(inner, LoopEffect)]
             if (

@@ -91,24 +91,30 @@ def _left_out_samplers(unit: Unit) -> Iterator[Divergence]:
 
 
 def _assigned_name(unit: Unit, call: ast.Call) -> str:
-    """Return the variable to which a call is assigned, perhaps on one of two conditions."""
+    """Return the variable or attribute to which a call is assigned, perhaps on one condition."""
     value: ast.AST = call
     parent = unit.parents.get(value)
     if isinstance(parent, ast.IfExp):
         value, parent = parent, unit.parents.get(parent)
     if isinstance(parent, ast.Assign) and parent.value is value and len(parent.targets) == 1:
         target = parent.targets[0]
-        return target.id if isinstance(target, ast.Name) else ""
+        own = isinstance(target, ast.Attribute) and unit.owner is not None
+        return ast.unparse(target) if own or isinstance(target, ast.Name) else ""
     return ""
 
 
 def _is_passed_on(unit: Unit, name: str) -> bool:
-    """Return True if a variable is used otherwise than for its methods, tests or as a result."""
-    for node in unit.nodes:
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            parent = unit.parents[node]
+    """Return True if a sampler is used otherwise than for its methods, tests or as a result."""
+    whole = Unit(unit.module, unit.owner, None) if "." in name and unit.owner else unit
+    for node in whole.nodes:
+        if (
+            isinstance(node, ast.Name | ast.Attribute)
+            and isinstance(node.ctx, ast.Load)
+            and ast.unparse(node) == name
+        ):
+            parent = whole.parents[node]
             if isinstance(parent, ast.Tuple):
-                parent = unit.parents[parent]
+                parent = whole.parents[parent]
             if not isinstance(parent, ast.Attribute | ast.Return | ast.If | ast.Compare):
                 return True
     return False

@@ -14,6 +14,36 @@ def make_loader(data, batches, distributed):
     return loader, sampler
 """
 MADE = "DistributedSampler(data, shuffle=True)"
+ATTRIBUTE = """\
+from torch.utils.data import DataLoader, DistributedSampler
+
+class Data:
+    def __init__(self, data):
+        self.data, self.sampler = data, None
+        self.loader = DataLoader(self.data, shuffle=True)
+        self.sampler = DistributedSampler(self.data)
+
+    def epoch(self):
+        {use}
+"""
+EPOCHS = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+def main(data, step):
+    sampler = DistributedSampler(data, shuffle=True)
+    loader = DataLoader(data, sampler=sampler)
+    try:
+        for epoch in range(3):
+            {call}
+            for batch in loader:
+                step(batch)
+    finally:
+        torch.distributed.destroy_process_group()
+
+main(None, print)
+"""
 STEP = """\
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -102,6 +132,25 @@ def test_a_loader_without_the_sampler_of_its_data_is_found(sampler, between, arg
 def test_a_sampler_in_use_or_of_other_data_is_fine(between, arguments):
     text = LOADER.format(sampler=MADE, between=between, arguments=arguments)
     assert lines(text, "habit-sampler") == []
+
+
+@pytest.mark.parametrize(("use", "found"), [("set_epoch(3)", [6]), ("sampler", [])])
+def test_a_sampler_in_an_attribute_counts_if_its_class_does_not_use_it(use, found):
+    use = "self.sampler.set_epoch(3)" if "(" in use else "run(self.sampler)"
+    assert lines(ATTRIBUTE.format(use=use), "habit-sampler") == found
+
+
+@pytest.mark.parametrize("guard", ["", "if dist.get_rank() == 0: "])
+def test_partners_that_one_function_distinguishes_need_not_be_all_ranks(guard):
+    send, recv = "send(tensor, dst=peer)", "recv(received, src=peer)"
+    for first, second, found in ((send, recv, [10]), (recv, send, [])):
+        text = EXCHANGE.format(first=first, second=second).replace("\nswap(", f"\n{guard}swap(")
+        assert lines(text, "paired") == found
+
+
+@pytest.mark.parametrize(("call", "found"), [("pass", [9]), ("sampler.set_epoch(epoch)", [])])
+def test_an_epoch_loop_in_a_try_needs_set_epoch(call, found):
+    assert lines(EPOCHS.format(call=call), "epoch") == found
 
 
 def test_a_failed_backward_in_a_step_that_a_loop_calls_is_found():
