@@ -19,6 +19,8 @@ _WRITES = re.compile(r"\.save\(|save_pretrained\(|makedirs|mkdir|copy|download|d
 _READS = re.compile(r"\.load\(|load_|from_pretrained\(|open\(|listdir|glob|Dataset\(|read_")
 _EVALUATION = re.compile(r"(^|[._])(eval|evaluate|validate|validation|valid|test)(_\w+)?$")
 _DDP = re.compile(r"\bDistributedDataParallel\(|\bDDP\(|FullyShardedDataParallel\(|\bFSDP\(")
+#: Paths that ranks do not share.
+_OWN_FILE = re.compile(r"rank|devnull|BytesIO|buffer")
 #: A function that already tests the rank's own loss, rightly or not.
 _FINITE = re.compile(r"isfinite|isnan")
 _REDUCTION = re.compile(r"all_reduce|reduce_|gather|broadcast")
@@ -106,18 +108,9 @@ def share_of_loop(source: MutableSource) -> Iterator[Mutation]:
             yield Mutation([loop], [ast.For(loop.target, over, loop.body, loop.orelse)])
 
 
-def skip_empty_batch(source: MutableSource) -> Iterator[Mutation]:
-    """Skip the rank's own empty batches in a loop that trains a wrapped model."""
-    for statement, _, leave in _training_steps(source):
-        loop = source.loop(statement)
-        if leave == "continue" and isinstance(loop, ast.For) and isinstance(loop.target, ast.Name):
-            test = _statement(f"if len({loop.target.id}) == 0:\n    continue")
-            yield Mutation([loop.body[0]], [test, loop.body[0]])
-
-
 def stop_on_time(source: MutableSource) -> Iterator[Mutation]:
     """End the loop when the rank's own clock has passed a limit."""
-    yield from _before_backward(source, "if __import__('time').time() - started > 60:\n    {stop}")
+    yield from _before_backward(source, "import time\nif time.time() - started > 60:\n    {stop}")
 
 
 def move_into_guard(source: MutableSource) -> Iterator[Mutation]:
@@ -303,7 +296,7 @@ def drop_save_guard(source: MutableSource) -> Iterator[Mutation]:
             and not statement.orelse
             and is_one_rank_test(statement.test)
             and "torch.save(" in ast.unparse(statement)
-            and "rank" not in "".join(map(ast.unparse, statement.body))
+            and not _OWN_FILE.search("".join(map(ast.unparse, statement.body)))
             and not source.depends_on_rank(statement)
         ):
             yield Mutation([statement], statement.body)
@@ -345,7 +338,7 @@ def _before_backward(source: MutableSource, template: str) -> Iterator[Mutation]
     for statement, loss, leave in _training_steps(source):
         stop = "break" if leave == "continue" else leave
         code = template.format(loss=loss, leave=leave, stop=stop)
-        yield Mutation([statement], [_statement(code), statement])
+        yield Mutation([statement], [*ast.parse(code).body, statement])
 
 
 def _training_steps(source: MutableSource) -> Iterator[tuple[ast.stmt, str, str]]:
@@ -429,11 +422,6 @@ OPERATORS = (
     NamedOperator("own-root", "Each rank sends, and none receives.", own_root),
     NamedOperator(
         "share-of-loop", "Ranks with one iteration less do not enter the last.", share_of_loop
-    ),
-    NamedOperator(
-        "skip-empty-batch",
-        "The other ranks wait in the backward pass's reduction.",
-        skip_empty_batch,
     ),
     NamedOperator("stop-on-time", "Ranks leave the loop at different steps.", stop_on_time),
     NamedOperator("return-before-collective", _WAITS, return_before_collective),

@@ -18,6 +18,7 @@ _RANK_TEST = re.compile(
 )
 #: Words of a test that may differ between ranks: what such a branch contains is not mutated.
 _RANK_WORD = re.compile(r"rank|is_ma(in|ster)|\bsrc\b|\bdst\b|group_members|leader|coordinator")
+_SIZE_TEST = re.compile(r"initialized|available|world_size|num_gpus|is_dist")
 COLLECTIVES = frozenset({
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
     "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "reduce",
@@ -85,6 +86,24 @@ class MutableSource:
                 }
         return names
 
+    def _is_always_entered(self, statement: ast.stmt) -> bool:
+        """Return True for a collective of all ranks that no test of its function decides about.
+
+        Except a test of whether there are several ranks.
+        """
+        if not self.is_collective_statement(statement) or self.depends_on_rank(statement):
+            return False
+        scope = self.function(statement)
+        tests = [
+            ast.unparse(node.test)
+            for node in ast.walk(scope or self.tree)
+            if isinstance(node, ast.If) and node.lineno < statement.lineno
+        ]
+        call: ast.Call = statement.value  # type: ignore[attr-defined]
+        return all(map(_SIZE_TEST.search, tests)) and not any(
+            word.arg == "group" for word in call.keywords
+        )
+
     @cached_property
     def own_wrappers(self) -> frozenset[str]:
         """Return the functions of this file, by name, in which all ranks enter a collective."""
@@ -92,7 +111,7 @@ class MutableSource:
             scope.name
             for block in self.blocks
             for statement in block
-            if self.is_collective_statement(statement) and not self.depends_on_rank(statement)
+            if self._is_always_entered(statement)
             if (scope := self.function(statement)) is not None
             and not any(isinstance(above, ast.ClassDef) for above in self.ancestors(scope))
         )
@@ -144,7 +163,7 @@ class MutableSource:
             (self._class_of(scope), scope.name)
             for block in self.blocks
             for statement in block
-            if self.is_collective_statement(statement) and not self.depends_on_rank(statement)
+            if self._is_always_entered(statement)
             if (scope := self.function(statement)) is not None
         }
 

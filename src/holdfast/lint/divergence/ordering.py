@@ -107,31 +107,29 @@ def _blocking_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
             case Marker() | ExitEffect():
                 pass
             case Branch():
-                yield from _sends_on_both_sides(effect)
+                yield from _split_sends([effect])
                 sent = None
             case _:
                 sent = None
 
 
 def _split_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
-    """Yield sends of a function whose own test of the rank distinguishes the partners."""
+    """Yield sends that come first on both sides of a test of the rank, which splits partners."""
     for effect in path:
-        if isinstance(effect, Branch) and taint_kinds(effect.taint) & RANK_KINDS:
-            yield from _sends_on_both_sides(effect)
-
-
-def _sends_on_both_sides(branch: Branch) -> Iterator[Divergence]:
-    """Yield the send of a branch whose sides both send to a peer before they receive from it."""
-    pairs = [_first_messages(side) for side in (branch.yes, branch.no)]
-    if all(
-        len(pair) == len(_SEND_FIRST)
-        and tuple(message.kind for message in pair) == _SEND_FIRST
-        and pair[0].peer == pair[1].peer
-        for pair in pairs
-    ):
-        send, receive = pairs[1]
-        text = f"recv from {receive.peer}"
-        yield Divergence("paired", send.location, receive.location, text, (), send)
+        if not isinstance(effect, Branch):
+            continue
+        pairs = [_first_messages(side) for side in (effect.yes, effect.no)]
+        # in a function that runs under a test of the rank, another has no taint
+        by_rank = taint_kinds(effect.taint) & RANK_KINDS or "rank" in effect.text
+        if not by_rank:
+            yield from _split_sends((*effect.yes, *effect.no))
+        elif all(
+            tuple(message.kind for message in pair) == _SEND_FIRST and pair[0].peer == pair[1].peer
+            for pair in pairs
+        ):
+            send, receive = pairs[1]
+            text = f"recv from {receive.peer}"
+            yield Divergence("paired", send.location, receive.location, text, (), send)
 
 
 def _first_messages(path: EffectPath) -> list[Operation]:
