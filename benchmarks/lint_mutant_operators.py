@@ -455,7 +455,9 @@ OPERATORS = (
         shuffle_instead_of_sampler,
         anywhere=True,
     ),
-    NamedOperator("remove-wait", "The result is used before it is complete.", remove_wait),
+    NamedOperator(
+        "remove-wait", "The result is used before it is complete.", remove_wait, anywhere=True
+    ),
     NamedOperator(
         "remove-file-barrier", "Ranks read the file before it is complete.", remove_file_barrier
     ),

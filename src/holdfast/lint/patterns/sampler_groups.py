@@ -69,18 +69,18 @@ def _left_out_samplers(unit: Unit) -> Iterator[Divergence]:
         if last_name(call.func) != "DistributedSampler" or data is None:
             continue
         name = _assigned_name(unit, call)
-        if not name or _is_passed_on(unit, name):
-            continue
         for loader in unit.calls:
             keywords = {keyword.arg for keyword in loader.keywords}
             loaded = argument(loader, 0, "dataset")
             if (
-                last_name(loader.func) == "DataLoader"
+                name
+                and last_name(loader.func) == "DataLoader"
                 and not keywords & {"sampler", "batch_sampler", None}
                 and len(loader.args) <= _BEFORE_SAMPLER
                 and unit.function_of(loader) is unit.function_of(call)
                 and loaded is not None
                 and ast.unparse(loaded) == ast.unparse(data)
+                and not _is_passed_on(unit, name, _assigned_name(unit, loader))
             ):
                 at = unit.location(loader)
                 message = (
@@ -103,8 +103,11 @@ def _assigned_name(unit: Unit, call: ast.Call) -> str:
     return ""
 
 
-def _is_passed_on(unit: Unit, name: str) -> bool:
-    """Return True if a sampler is used otherwise than for its methods, tests or as a result."""
+def _is_passed_on(unit: Unit, name: str, loader: str) -> bool:
+    """Return True if a sampler is used otherwise than for its methods, tests or as a result.
+
+    A call that gets the loader, too, only sets the epoch.
+    """
     whole = Unit(unit.module, unit.owner, None) if "." in name and unit.owner else unit
     for node in whole.nodes:
         if (
@@ -113,8 +116,12 @@ def _is_passed_on(unit: Unit, name: str) -> bool:
             and ast.unparse(node) == name
         ):
             parent = whole.parents[node]
-            if isinstance(parent, ast.Tuple):
+            if isinstance(parent, ast.Tuple | ast.keyword):
                 parent = whole.parents[parent]
-            if not isinstance(parent, ast.Attribute | ast.Return | ast.If | ast.Compare):
+            if isinstance(parent, ast.Call):
+                passed = (*parent.args, *(keyword.value for keyword in parent.keywords))
+                if not loader or loader not in map(ast.unparse, passed):
+                    return True
+            elif not isinstance(parent, ast.Attribute | ast.Return | ast.If | ast.Compare):
                 return True
     return False

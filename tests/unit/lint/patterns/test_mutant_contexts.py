@@ -26,6 +26,21 @@ class Data:
     def epoch(self):
         {use}
 """
+HANDLE = """\
+import torch.distributed as dist
+
+class Center:
+    def __init__(self):
+        self.work = None
+
+    def start(self, total):
+        self.total = total
+        self.work = dist.all_reduce(self.total, async_op=True)
+
+    def finish(self):
+        self.work{read}
+        return self.total / dist.get_world_size()
+"""
 EPOCHS = """\
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -134,6 +149,19 @@ def test_a_loader_without_the_sampler_of_its_data_is_found(sampler, between, arg
 def test_a_sampler_in_use_or_of_other_data_is_fine(between, arguments):
     text = LOADER.format(sampler=MADE, between=between, arguments=arguments)
     assert lines(text, "habit-sampler") == []
+
+
+def test_a_call_that_gets_the_loader_and_its_sampler_only_sets_the_epoch():
+    text = LOADER.format(sampler=MADE, between="pass", arguments="data, shuffle=True")
+    passed = "    batches(loader, epochs=sampler)\n    return loader\n"
+    assert lines(text.replace("    return loader, sampler\n", passed), "habit-sampler") == [6]
+
+
+@pytest.mark.parametrize(
+    ("read", "lost"), [(" is not None", [9]), (".wait()", []), (" = None", [9]), (" or True", [])]
+)
+def test_a_handle_that_is_only_tested_for_none_is_lost(read, lost):
+    assert lines(HANDLE.format(read=read), "handle") == lost
 
 
 @pytest.mark.parametrize(("use", "found"), [("set_epoch(3)", [6]), ("sampler", [])])
