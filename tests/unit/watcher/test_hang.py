@@ -866,6 +866,22 @@ def test_the_new_group_of_some_ranks_is_named_and_not_the_next_one_of_all_ranks(
     assert verdict.root.message == "ranks 1-2 call new_group at train.py:77; rank 0 never does"
 
 
+def test_groups_that_ranks_create_with_other_members_are_named_without_the_source() -> None:
+    """Each pair of ranks creates its own group: both are torch's group 1."""
+    names = {pair: f"1 of {pair}" for pair in ((0, 1), (2, 3))}
+    groups = world(4) | {name: ProcessGroupInfo(name, pair) for pair, name in names.items()}
+    created = call(1, "new_group", group="new_group", site=EVAL, done=True)
+    rows = [
+        row(0, created, call(1, group=names[0, 1], site=TRAIN)),
+        row(1, created, call(1, group=names[0, 1], site=TRAIN, done=True)),
+        *(row(rank, created, call(1, group=names[2, 3], site=TRAIN)) for rank in (2, 3)),
+    ]
+    verdict = judge(rows, groups=groups)
+    assert root_of(verdict) == ("new-group-by-some-ranks", 0, EVAL.line)
+    assert verdict.root is not None
+    assert "with different members: [0, 1] and [2, 3]" in verdict.root.message
+
+
 def skipping(rank: int, calls: tuple[SourceLine, ...], skips: int) -> RankState:
     """Return a rank that makes these calls in each of nine steps; in the next one, not the first."""
     sites = [site for _ in range(9) for site in calls] + [*calls[skips:]]

@@ -351,7 +351,7 @@ def _explain_early_end(state: RankState, source: SourceContexts, waited: str) ->
     ended, calls = state.ended, [call for call in state.recent if call.name != _LEAVES_GROUP]
     last = max(calls, key=lambda call: call.entered, default=None)
     line = last.site if last else None
-    if ended is None or ended.how == "sys.exit":
+    if ended is None or ended.how in ("sys.exit", "os._exit"):
         where = ended.place if ended else line
         where_text = at_line(where, " at ")
         message = f"rank {state.rank} exited{where_text} while the other ranks were in {waited}"
