@@ -47,7 +47,7 @@ from holdfast.lint.patterns.monitored_values import find_unseen_monitors
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
-from holdfast.lint.patterns.sampler_groups import find_sampler_groups
+from holdfast.lint.patterns.sampler_groups import find_left_out_samplers, find_sampler_groups
 from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.sharded_saves import find_sharded_saves
@@ -96,6 +96,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_batch_shapes(modules)
         yield from find_unseen_monitors(modules)
         yield from find_sampler_groups(modules)
+        yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
         yield from find_sharded_saves(modules)
         yield from find_missing_epochs(modules)
