@@ -196,7 +196,9 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
         for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
     )
     for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, block.facts):
+        in_yes = any(op is divergence.op for op, _ in iter_operations(branch.yes))
+        facts = (*block.facts, (branch.text, in_yes))
+        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, facts):
             continue
         unproved = unproved_reason(divergence, branch) if rank_only else ""
         if unproved:

@@ -173,7 +173,7 @@ class FunctionRunner:
                     value = Value(content=content, absent=arguments.starred.length, known=False)
             if value is None:
                 value = arguments.starred if arguments.starred is not None else UNKNOWN
-            if value == UNKNOWN and (objects := self.state.annotated_objects(function, name)):
+            if value == UNKNOWN and (objects := self.state.known_objects(function, name)):
                 value = replace(value, objects=objects)
             names[name] = value
         for parameter, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True):

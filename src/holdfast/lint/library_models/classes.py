@@ -19,6 +19,7 @@ from holdfast.lint.abstract_domain.values import (
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
+    CONFIGURED_MODEL,
     FunctionObject,
     GuardedCallable,
     Instance,
@@ -168,9 +169,11 @@ def call_instance(call: LibraryCall) -> Value | None:
     """Return the result of calling a library instance: a wrapped model, a metric."""
     if call.receiver_class.startswith("wrapped:") or call.receiver_class == "deepspeed.Engine":
         wrapper = call.receiver_class.partition(":")[2] or "zero"
-        weak = wrapper == "ddp" and not _broadcasts_buffers(call)
+        configured = call.receiver_class == CONFIGURED_MODEL.name
+        weak = configured or (wrapper == "ddp" and not _broadcasts_buffers(call))
+        kind = "sharded" if configured else "forward"
         call.frame.add_effect(
-            Operation("forward", call.location, GroupScope.WORLD, "forward", may_not_wait=weak)
+            Operation("forward", call.location, GroupScope.WORLD, kind, may_not_wait=weak)
         )
         values = call.arguments.all_values
         output = LibraryInstance(f"output:{wrapper}")
@@ -200,8 +203,9 @@ def _broadcasts_buffers(call: LibraryCall) -> bool:
     )
 
 
-def prepare_results(arguments: Arguments) -> Value:
+def prepare_results(state: InterpreterState, arguments: Arguments) -> Value:
     """Return models, optimizers and loaders as Accelerate and Fabric wrap them."""
+    wrapper = CONFIGURED_MODEL.name if state.shards_models else "wrapped:ddp"
     items = []
     for value in arguments.positional:
         if "loader" in library_class_names(value):
@@ -211,9 +215,7 @@ def prepare_results(arguments: Arguments) -> Value:
         elif {"scaler", OPTIMIZER} & set(library_class_names(value)):
             items.append(value)
         else:
-            items.append(
-                Value(objects=(LibraryInstance("wrapped:ddp", unwrapped(value)),), known=False)
-            )
+            items.append(Value(objects=(LibraryInstance(wrapper, unwrapped(value)),), known=False))
     return items[0] if len(items) == 1 else Value(items=tuple(items), known=False)
 
 

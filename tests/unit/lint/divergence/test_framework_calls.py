@@ -1,0 +1,223 @@
+"""Calls of training frameworks that need all ranks, and what their hooks get."""
+
+import pytest
+
+from holdfast.lint.rules.catalogue import RULES
+from tests.unit.lint.programs import program_from_sources
+
+HOOK = """
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+class Samples(TrainerCallback):
+    def complete(self, model):
+        return model.generate(self.prompts, max_new_tokens=8)
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        {body}
+
+def main(model):
+    args = TrainingArguments("out", {setting})
+    Trainer(model=model, args=args, callbacks=[Samples()]).train()
+"""
+GENERATES = "if state.is_world_process_zero:\n            print(self.complete(model))"
+LEAVES = (
+    "if not state.is_world_process_zero:\n            return\n        print(self.complete(model))"
+)
+FORWARD = "if state.is_world_process_zero:\n            print(model(self.batch))"
+BY_ALL = (
+    "text = self.complete(model)\n        if state.is_world_process_zero:\n            print(text)"
+)
+ZERO_3 = 'deepspeed={"zero_optimization": {"stage": 3}}'
+
+
+def rules_of(text: str, module: str = "train") -> list[tuple[str, str, int | None]]:
+    found = program_from_sources({module: (f"{module}.py", text)}).analyze()
+    first = {}
+    for each in found:
+        for rule in RULES:
+            if each.kind in rule.kinds and rule.matches(each) and each.kind != "undecided":
+                level = rule.finding(each).level.value
+                first.setdefault(each.location, (rule.name, level, each.location.line))
+    return list(first.values())
+
+
+@pytest.mark.parametrize("setting", [ZERO_3, 'fsdp="full_shard auto_wrap"'])
+@pytest.mark.parametrize(("body", "line"), [(GENERATES, 11), (LEAVES, 11), (FORWARD, 11)])
+def test_a_hook_of_transformers_gets_a_model_that_may_be_sharded(setting, body, line):
+    found = rules_of(HOOK.format(body=body, setting=setting))
+    assert [(level, at) for _, level, at in found] == [("warning", line)]
+
+
+@pytest.mark.parametrize(
+    ("body", "setting"), [(BY_ALL, ZERO_3), (GENERATES, "bf16=True"), (FORWARD, "bf16=True")]
+)
+def test_a_hook_with_a_whole_model_or_all_ranks_is_none(body, setting):
+    assert rules_of(HOOK.format(body=body, setting=setting)) == []
+
+
+LIGHTNING_HOOK = """
+import lightning as L
+from lightning.pytorch.utilities import rank_zero_only
+
+class Publish(L.Callback):
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "level", "line"),
+    [
+        (
+            (
+                "    @rank_zero_only\n    def on_train_end(self, trainer, pl_module):\n"
+                "        trainer.save_checkpoint('final.ckpt')"
+            ),
+            "error",
+            8,
+        ),
+        (
+            (
+                "    def on_validation_end(self, trainer, pl_module):\n"
+                "        if not trainer.is_global_zero:\n            return\n"
+                "        self.write(pl_module.all_gather(self.features))"
+            ),
+            "error",
+            8,
+        ),
+    ],
+)
+def test_a_hook_of_lightning_gets_the_trainer_and_the_module(body, level, line):
+    found = rules_of(LIGHTNING_HOOK.format(body=body))
+    assert [(each, at) for _, each, at in found] == [(level, line)]
+
+
+def test_a_hook_of_lightning_saves_with_all_ranks():
+    body = (
+        "    def on_train_end(self, trainer, pl_module):\n"
+        "        trainer.save_checkpoint('final.ckpt')\n"
+        "        if trainer.is_global_zero:\n            print('saved')"
+    )
+    assert rules_of(LIGHTNING_HOOK.format(body=body)) == []
+
+
+GUARDED = {
+    "push_to_hub": (
+        "from transformers import Trainer\n",
+        (
+            "trainer = Trainer(model)\n    if trainer.is_world_process_zero():\n        "
+            "trainer.push_to_hub()"
+        ),
+    ),
+    "PPO step": (
+        "from trl import PPOTrainer\n",
+        (
+            "trainer = PPOTrainer(model)\n    if trainer.accelerator.is_main_process:\n        "
+            "trainer.step(model, model, model)"
+        ),
+    ),
+    "clip": (
+        "from accelerate import Accelerator\n",
+        (
+            "accelerator = Accelerator()\n    if accelerator.is_main_process:\n        "
+            "accelerator.clip_grad_norm_(model.parameters(), 1.0)"
+        ),
+    ),
+    "ignite": (
+        "import ignite.distributed as idist\n",
+        "total = model.mean()\n    if idist.get_rank() == 0:\n        idist.all_reduce(total)",
+    ),
+    "a metric on a device": (
+        "import torchmetrics\nimport torch.distributed as dist\n",
+        (
+            "metric = torchmetrics.MeanMetric().cuda()\n    if dist.get_rank() == 0:\n        "
+            "print(metric.compute())"
+        ),
+    ),
+    "FSDP's module": (
+        (
+            "import torch.distributed as dist\nfrom torch.distributed.fsdp import "
+            "FullyShardedDataParallel as FSDP\n"
+        ),
+        "wrapped = FSDP(model)\n    if dist.get_rank() == 0:\n        print(wrapped.module(1))",
+    ),
+    "the engine's module under ZeRO-3": (
+        (
+            "import deepspeed\nimport torch.distributed as dist\nCONFIG = {'zero_optimization': "
+            "{'stage': 3}}\n"
+        ),
+        (
+            "engine, *_ = deepspeed.initialize(model=model, config=CONFIG)\n"
+            "    if dist.get_rank() == 0:\n        print(engine.module(1))"
+        ),
+    ),
+    "an unwrapped model under ZeRO-3": (
+        "from accelerate import Accelerator, DeepSpeedPlugin\n",
+        (
+            "accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(zero_stage=3))\n"
+            "    model = accelerator.prepare(model)\n    if accelerator.is_main_process:\n        "
+            "print(accelerator.unwrap_model(model).generate(1))"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GUARDED)
+def test_a_call_that_needs_all_ranks_is_found_under_a_rank_test(case):
+    imports, body = GUARDED[case]
+    assert rules_of(f"{imports}def main(model):\n    {body}\n") != []
+
+
+@pytest.mark.parametrize("case", GUARDED)
+def test_the_same_call_by_all_ranks_is_none(case):
+    imports, body = GUARDED[case]
+    lines = [line for line in body.splitlines() if not line.strip().startswith("if ")]
+    text = "\n".join(f"    {line.strip()}" for line in lines)
+    assert rules_of(f"{imports}def main(model):\n{text}\n") == []
+
+
+CHECKPOINT_HOOK = """
+import pytorch_lightning as pl
+
+class Checkpoint(pl.callbacks.{base}):
+    def on_validation_end(self, trainer, pl_module):
+        if trainer.global_rank != 0:
+            return
+        super().on_validation_end(trainer, pl_module)
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "levels"),
+    [("ModelCheckpoint", ["warning"]), ("EarlyStopping", ["error"]), ("ProgressBar", [])],
+)
+def test_an_inherited_hook_of_lightning_may_need_all_ranks(base, levels):
+    assert [level for _, level, _ in rules_of(CHECKPOINT_HOOK.format(base=base))] == levels
+
+
+WHOLE = """
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+def preview(accelerator, model, x):
+    if {test}:
+        return
+    print(accelerator.unwrap_model(model)(x))
+
+def main(net, x, use_fsdp):
+    plugin = FullyShardedDataParallelPlugin() if use_fsdp else None
+    accelerator = Accelerator(fsdp_plugin=plugin)
+    preview(accelerator, accelerator.prepare(net), x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "count"),
+    [
+        ("not accelerator.is_main_process", 1),
+        ("not accelerator.is_main_process or accelerator.distributed_type == 'FSDP'", 0),
+        ("not (accelerator.is_main_process and accelerator.distributed_type != 'FSDP')", 0),
+        ("not accelerator.is_main_process or accelerator.distributed_type != 'FSDP'", 1),
+    ],
+)
+def test_a_model_that_the_same_test_says_is_whole_needs_no_other_rank(test, count):
+    assert len(rules_of(WHOLE.format(test=test))) == count
