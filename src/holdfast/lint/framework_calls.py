@@ -24,6 +24,7 @@ METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("clip_grad_norm_", "max_norm norm_type", "sharded"),
     ),
     "torch.distributed.fsdp": (("generate", "inputs", "forward"),),
+    "wrapped:tp": (("generate", "inputs", "forward"),),
     "lightning.Module": (("manual_backward", "loss", "backward"),),
     # saves through Trainer.save_checkpoint, and agrees whether to
     "lightning.ModelCheckpoint": (
@@ -58,6 +59,8 @@ _LIGHTNING = ("lightning", "lightning.pytorch", "pytorch_lightning")
 CLASSES: dict[str, str] = {
     **{f"trl.{name}": "transformers.Trainer" for name in _TRL_TRAINERS},
     "trl.PPOTrainer": "trl.PPOTrainer",
+    "ignite.engine.Engine": "ignite.engine",
+    "ignite.engine.engine.Engine": "ignite.engine",
     **{
         f"{home}.callbacks.{module}{name}": f"lightning.{name}"
         for home in _LIGHTNING
@@ -80,6 +83,7 @@ HOOK_PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
         "trainer": ("lightning.Trainer",),
         "pl_module": ("lightning.Module", "wrapped:configured"),
     },
+    "lightning.Module": {"batch": ("batch",)},
     "transformers.TrainerCallback": {"model": ("wrapped:configured",)},
 }
 HOOK_CLASSES: dict[str, str] = {
@@ -91,6 +95,11 @@ HOOK_CLASSES: dict[str, str] = {
             "callbacks.ModelCheckpoint", "callbacks.EarlyStopping",
             "callbacks.BasePredictionWriter",
         )
+    },
+    **{
+        f"{home}.{name}": "lightning.Module"
+        for home in _LIGHTNING
+        for name in ("LightningModule", "core.LightningModule", "core.module.LightningModule")
     },
     "transformers.TrainerCallback": "transformers.TrainerCallback",
     "transformers.trainer_callback.TrainerCallback": "transformers.TrainerCallback",

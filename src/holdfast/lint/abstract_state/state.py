@@ -61,6 +61,7 @@ _NEVER_EMPTY = frozenset({TaintKind.TIME, TaintKind.HOST})
 _MAX_TEXT = 80
 #: Classes, as the tables name them, whose methods enter collectives.
 _ANNOTATED = ("accelerate.", "lightning.", "deepspeed.", "transformers.", "wrapped:")
+_HOOK = re.compile(r"on_|\w+_step$")
 #: What shows that the program lets FSDP or DeepSpeed's ZeRO-3 shard its models, by settings.
 _SHARDS_MODELS = re.compile(
     r"\bfsdp(?:_plugin)?\s*=\s*[\"'\[A-Z]|FullyShardedDataParallelPlugin\(|FSDPStrategy\("
@@ -156,8 +157,8 @@ class InterpreterState:
         return self._annotated[key]
 
     def _hook_objects(self, function: Function, name: str) -> tuple[LibraryInstance, ...]:
-        """Return what a framework passes to a method that begins with ``on_`` of a callback."""
-        if function.owner is None or not function.name.startswith("on_"):
+        """Return what a framework passes to a hook or step of a class derived from its own."""
+        if function.owner is None or not _HOOK.match(function.name):
             return ()
         bases = [base for base in self.symbols.bases(function.owner) if isinstance(base, str)]
         hooks = [HOOK_CLASSES[base] for base in bases if base in HOOK_CLASSES]

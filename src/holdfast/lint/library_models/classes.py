@@ -33,6 +33,7 @@ from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import record_wrapped
+from holdfast.lint.divergence.collectives import group_scope
 from holdfast.lint.divergence.wrapped_models import (
     OPTIMIZER,
     record_sharded_after,
@@ -69,6 +70,8 @@ def make_instance(state: InterpreterState, call: LibraryCall, class_name: str) -
     if class_name.startswith("wrapped:"):
         model = call.arguments.get(0, "module")
         record_wrapped(state, call)
+        if class_name == "wrapped:ddp":
+            _verify_parameters(call)
         if class_name == "wrapped:fsdp":
             record_sharded_after(state, call)
             record_unsynchronized_weights(state, call)
@@ -93,6 +96,15 @@ def make_instance(state: InterpreterState, call: LibraryCall, class_name: str) -
         if target is not None:
             run_thread(state, call.frame, call.node, target, _thread_arguments(call.arguments))
     return Value(objects=(LibraryInstance(class_name),), known=False)
+
+
+def _verify_parameters(call: LibraryCall) -> None:
+    """Record that DDP compares and broadcasts the parameters when it wraps a model.
+
+    Source: torch.nn.parallel.DistributedDataParallel.__init__ (2.13.0).
+    """
+    group = group_scope(call.arguments.named.get("process_group"))
+    call.frame.add_effect(Operation("DistributedDataParallel", call.location, group))
 
 
 def _make_loader(state: InterpreterState, call: LibraryCall) -> Value:

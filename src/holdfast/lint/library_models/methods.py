@@ -56,8 +56,8 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.library_models import dict_methods
-from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
+from holdfast.lint.library_models import dict_methods, frameworks
+from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
@@ -371,24 +371,6 @@ def _set_epoch(_: InterpreterState, call: LibraryCall) -> Value:
     return UNIFORM
 
 
-def _prepare(state: InterpreterState, call: LibraryCall) -> Value | None:
-    if call.receiver_class != "accelerate.Accelerator":
-        return None
-    return prepare_results(state, call.arguments)
-
-
-def _setup(state: InterpreterState, call: LibraryCall) -> Value | None:
-    if call.receiver_class != "lightning.Fabric":
-        return None
-    return prepare_results(state, call.arguments)
-
-
-def _unwrap_model(_: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return a model that is sharded with or without its wrapper."""
-    model = call.first("model")
-    return model if CONFIGURED_MODEL.name in library_class_names(model) else None
-
-
 def _format(_: InterpreterState, call: LibraryCall) -> Value:
     value = combine_values(call.receiver, *call.arguments.all_values)
     return as_text(value)
@@ -483,10 +465,11 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
     "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
-    "unwrap_model": _unwrap_model,
+    "unwrap_model": frameworks.unwrap_model, "on": frameworks.add_decorated_handler,
+    "add_event_handler": frameworks.add_handler,
     "get": dict_methods.get,
     "items": dict_methods.items, "keys": dict_methods.keys, "values": dict_methods.values,
-    "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "map": _map,
+    "set_epoch": _set_epoch, "prepare": frameworks.prepare, "setup": frameworks.setup, "map": _map,
     "format": _format, "start": _start,
     "apply": _apply,
     "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,

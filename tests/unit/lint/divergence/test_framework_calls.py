@@ -221,3 +221,166 @@ def main(net, x, use_fsdp):
 )
 def test_a_model_that_the_same_test_says_is_whole_needs_no_other_rank(test, count):
     assert len(rules_of(WHOLE.format(test=test))) == count
+
+
+FIRST = """
+import torch
+from accelerate import Accelerator
+
+def width(accelerator, rows):
+    return accelerator.gather(torch.tensor([len(rows)])).max()
+
+def load(accelerator, path):
+    with accelerator.{context}():
+        rows = open(path).read()
+        {inside}
+    {after}
+    return rows
+
+load(Accelerator(), "rows.txt")
+"""
+
+
+@pytest.mark.parametrize("context", ["main_process_first", "local_main_process_first"])
+@pytest.mark.parametrize(
+    ("inside", "after", "levels"),
+    [
+        ("size = width(accelerator, rows)", "", ["error"]),
+        ("size = accelerator.gather(torch.tensor([1]))", "", ["error"]),
+        ("", "size = width(accelerator, rows)", []),
+        ("accelerator.wait_for_everyone()", "", []),
+    ],
+)
+def test_a_collective_in_a_block_of_the_first_process_is_found(context, inside, after, levels):
+    text = FIRST.format(context=context, inside=inside, after=after)
+    assert [level for _, level, _ in rules_of(text)] == levels
+
+
+def test_a_context_of_the_program_is_followed_instead():
+    text = FIRST.format(context="main_process_first", inside="width(accelerator, rows)", after="")
+    assert rules_of(text + "\ndef main_process_first():\n    pass\n") == []
+
+
+STEPS = """
+import torch
+import lightning as L
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        loss = self.net(batch).mean()
+        if {test}:
+            self.manual_backward(loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "count"), [("batch.sum() > 0", 1), ("batch_idx % 2", 0), ("self.trainer.training", 0)]
+)
+def test_the_batch_of_a_step_is_the_ranks_own(test, count):
+    assert len(rules_of(STEPS.format(test=test))) == count
+
+
+WRAPPED = """
+import os
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+from transformers import AutoModelForCausalLM
+
+def main(net, batches, loader):
+    rank = dist.get_rank()
+    local_rank = int(os.environ.get("LOCAL_RANK", -1))
+{body}
+"""
+FOUND = {
+    "DDP on one rank": "    if rank == 0:\n        teacher = DDP(net)",
+    "clipping of DTensors by a local test": (
+        "    fully_shard(net)\n    for x in loader:\n        loss = net(x).mean()\n"
+        "        if loss.item() > 1:\n"
+        "            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)"
+    ),
+    "generation with tensor parallelism": (
+        "    model = AutoModelForCausalLM.from_pretrained('m', tp_plan='auto')\n"
+        "    if rank == 0:\n        print(model.generate(batches))"
+    ),
+}
+NONE = {
+    "DDP of several processes": "    if local_rank != -1:\n        net = DDP(net)",
+    "DDP on all ranks": "    net = DDP(net)\n    if rank == 0:\n        print(net)",
+    "DDP in a group": (
+        "    group = dist.new_group([0, 1])\n    if rank < 2:\n"
+        "        net = DDP(net, process_group=group)"
+    ),
+    "clipping of DTensors": (
+        "    fully_shard(net)\n    for x in loader:\n        net(x).mean().backward()\n"
+        "        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)"
+    ),
+    "generation without tensor parallelism": (
+        "    model = AutoModelForCausalLM.from_pretrained('m', tp_plan=None)\n"
+        "    if rank == 0:\n        print(model.generate(batches))"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_wrappers_and_shards_communicate_is_found(case):
+    assert len(rules_of(WRAPPED.format(body=FOUND[case]))) == 1
+
+
+@pytest.mark.parametrize("case", NONE)
+def test_what_all_ranks_of_a_wrapper_do_is_none(case):
+    assert rules_of(WRAPPED.format(body=NONE[case])) == []
+
+
+IGNITE = """
+import ignite.distributed as idist
+from ignite.engine import Engine, Events, create_supervised_evaluator
+
+def training(local_rank, model, step, val):
+    trainer = Engine(step)
+    evaluator = create_supervised_evaluator(model{metrics})
+    {register}
+    def validate(engine):
+        {body}
+    {later}
+"""
+ON, METRICS = "@trainer.on(Events.EPOCH_COMPLETED)", ", metrics={'accuracy': 1}"
+ON_ONE = "if idist.get_rank() == 0:\n            evaluator.run(val)"
+ADD = "trainer.add_event_handler(Events.EPOCH_COMPLETED, validate)"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "register", "body", "later", "count"),
+    [
+        (METRICS, ON, ON_ONE, "", 1),
+        (METRICS, "", "evaluator.run(val)", f"if idist.get_rank() == 0:\n        {ADD}", 1),
+        (METRICS, "", "evaluator.run(val)", ADD, 0),
+        (METRICS, ON, "evaluator.run(val)", "", 0),
+        ("", ON, ON_ONE, "", 0),
+    ],
+)
+def test_a_handler_of_ignite_runs_where_it_is_registered(metrics, register, body, later, count):
+    text = IGNITE.format(metrics=metrics, register=register, body=body, later=later)
+    assert len(rules_of(text)) == count
+
+
+HANDLER = """
+import torch.distributed as dist
+
+def main(hooks, value):
+    def report(step):
+        if dist.get_rank() == 0:
+            dist.all_reduce(value)
+    {use}
+"""
+
+
+@pytest.mark.parametrize("use", ["hooks.register(report)", "hooks.report = report", "pass"])
+def test_an_inner_function_that_only_unknown_code_may_call_is_run(use):
+    assert [line for _, _, line in rules_of(HANDLER.format(use=use))] == [7]
