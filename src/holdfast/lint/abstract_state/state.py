@@ -84,6 +84,7 @@ class InterpreterState:
     events: why some ranks set an event, by its name
     wrapped_models: the models that a wrapper holds, and variables and attributes with such models
     optimized_models: those whose parameters an optimizer got, and where
+    runs: why some ranks create a W&B run, by its line
     lone_weights: models into which only some ranks load weights, and where
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
@@ -117,6 +118,7 @@ class InterpreterState:
         self.optimized_models: dict[Hashable, SourceLine] = {}
         self.lone_weights: dict[Hashable, SourceLine] = {}
         self.events: dict[str, Taint] = {}
+        self.runs: dict[SourceLine, Taint] = {}
         self.heap = Heap(modules)
         self.first_uses: set[tuple[str, str]] = set()
         self.summaries = SummaryCache(name for name in self.heap.tested if "." in name)

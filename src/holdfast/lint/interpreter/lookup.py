@@ -49,6 +49,7 @@ from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.subscripts import SubscriptEvaluator
 from holdfast.lint.library_models.classes import library_base
+from holdfast.lint.library_models.frameworks import created_run
 from holdfast.lint.sources.modules import Class, Function, Module, canonical_name, last_name
 from holdfast.lint.sources.relevance import COLLECTIVE_WORDS, COMMON_NAMES
 
@@ -297,7 +298,7 @@ class NameEvaluator:
             case ModuleObject(module=module):
                 return self._module_attribute(frame, module, name)
             case LibraryName(name=owner):
-                return Value(objects=(LibraryName(canonical_name(f"{owner}.{name}")),))
+                return self._member_of_library(canonical_name(f"{owner}.{name}"))
             case Instance():
                 return self._instance_attribute(frame, (obj,), name, base, node)
             case ClassObject() | FunctionObject():
@@ -306,6 +307,13 @@ class NameEvaluator:
                 return self._library_attribute(frame, obj, base, name, node)
             case _:
                 return None
+
+    def _member_of_library(self, name: str) -> Value:
+        """Return a function, class or variable of a library."""
+        absent = created_run(self.state) if name == "wandb.run" else ()
+        if absent:
+            return Value(absent, absent=absent, known=False)
+        return Value(objects=(LibraryName(name),))
 
     def _module_attribute(self, frame: Frame, module: Module, name: str) -> Value:
         self.state.summaries.record_read(module, name)

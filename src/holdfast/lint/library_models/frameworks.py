@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.lint.abstract_domain.values import UNKNOWN, Value
+from holdfast.lint.abstract_domain.values import (
+    UNKNOWN,
+    Taint,
+    Value,
+    is_rank_only,
+    merge_taint,
+    persistent_taint,
+)
 from holdfast.lint.abstract_state.abstract_objects import (
     CONFIGURED_MODEL,
     FunctionObject,
@@ -76,3 +83,20 @@ def run_handler(state: InterpreterState, call: LibraryCall) -> Value:
             count = len(obj.function.parameters)
             state.invoke(call.frame, call.node, obj, positional_arguments(*[UNKNOWN] * count))
     return handler
+
+
+def create_run(state: InterpreterState, call: LibraryCall) -> Value:
+    """Record a W&B run, and why some ranks do not create it: ``wandb.run`` is None there."""
+    control = call.frame.control
+    lone = persistent_taint(control) if control and is_rank_only(control) else ()
+    if state.runs.get(call.location) != lone:
+        state.runs[call.location] = lone
+        state.summaries.record_write("<run>", "")
+    return UNKNOWN
+
+
+def created_run(state: InterpreterState) -> Taint:
+    """Return why ``wandb.run`` is None on some ranks; empty if one run is created by all."""
+    state.summaries.record_read("<run>", "")
+    causes = list(state.runs.values())
+    return merge_taint(*causes) if all(causes) else ()

@@ -380,6 +380,7 @@ def _defaultdict(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 _BUILTINS: dict[str, FunctionModel] = {
+    "wandb.init": frameworks.create_run,
     "len": _len, "range": _range, "sorted": _sorted, "set": _set, "frozenset": _set,
     "list": _first_argument, "tuple": _first_argument, "reversed": _first_argument,
     "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,

@@ -384,3 +384,51 @@ def main(hooks, value):
 @pytest.mark.parametrize("use", ["hooks.register(report)", "hooks.report = report", "pass"])
 def test_an_inner_function_that_only_unknown_code_may_call_is_run(use):
     assert [line for _, _, line in rules_of(HANDLER.format(use=use))] == [7]
+
+
+RUN = """
+import wandb
+import torch.distributed as dist
+
+def log(loss):
+    if {test}:
+        dist.all_reduce(loss)
+        wandb.log({{"loss": loss}})
+
+def main(losses, args):
+    if {start}:
+        wandb.init(project="p")
+    for loss in losses:
+        log(loss)
+"""
+
+
+@pytest.mark.parametrize("test", ["wandb.run is not None", "wandb.run"])
+@pytest.mark.parametrize(("start", "count"), [("dist.get_rank() == 0", 1), ("args.wandb", 0)])
+def test_a_run_is_none_on_the_ranks_that_did_not_create_it(test, start, count):
+    assert len(rules_of(RUN.format(test=test, start=start))) == count
+
+
+FOLDER = """
+import time
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+def save(state, step):
+    folder = [f"ckpt/{{int(time.time())}}"]
+    {agree}
+    dcp.save(state, checkpoint_id={folder})
+"""
+
+
+@pytest.mark.parametrize(
+    ("agree", "folder", "count"),
+    [
+        ("pass", "folder[0]", 1),
+        ("pass", "f'ckpt/{step}'", 0),
+        ("dist.broadcast_object_list(folder)", "folder[0]", 0),
+    ],
+)
+def test_a_sharded_checkpoint_has_one_folder(agree, folder, count):
+    found = rules_of(FOLDER.format(agree=agree, folder=folder))
+    assert len([line for _, _, line in found if line == 9]) == count
