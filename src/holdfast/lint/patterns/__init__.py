@@ -27,6 +27,7 @@ text search.
   omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
   by_name                what names alone reveal
+  framework_habits       schedules, gathers, hooks and starts of training frameworks
   failed_scores          failed evaluations that count as 0
 """
 
@@ -41,6 +42,7 @@ from holdfast.lint.patterns.changed_models import find_changed_models
 from holdfast.lint.patterns.epochs import find_missing_epochs
 from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
+from holdfast.lint.patterns.framework_habits import find_framework_habits
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.monitored_values import find_unseen_monitors
@@ -100,3 +102,4 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_swallowed_failures(modules)
         yield from find_sharded_saves(modules)
         yield from find_missing_epochs(modules)
+        yield from find_framework_habits(modules, names)
