@@ -896,7 +896,7 @@ def test_groups_that_ranks_create_with_other_members_are_named_without_the_sourc
     verdict = judge(rows, groups=groups)
     assert root_of(verdict) == ("new-group-by-some-ranks", 0, EVAL.line)
     assert verdict.root is not None
-    assert "with different members: [0, 1] and [2, 3]" in verdict.root.message
+    assert "with different members ([0, 1] and [2, 3])" in verdict.root.message
 
 
 def skipping(rank: int, calls: tuple[SourceLine, ...], skips: int) -> RankState:
