@@ -71,6 +71,8 @@ class FileAccess(Marker, frozen=True):
 
 #: Kinds of accesses to files and folders.
 FILE_ACCESSES = frozenset({"makes", "writes", "extends", "reads", "lists", "tests", "removes"})
+#: Collectives that match one another wherever they are entered.
+BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 #: The markers around a block in which ranks may take turns.
 TURN_BEGINS, TURN_ENDS = "turn begins", "turn ends"
 

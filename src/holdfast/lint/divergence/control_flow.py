@@ -12,6 +12,7 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.conditions import Conditions, conjuncts_of, is_whole_by
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
+    BARRIERS,
     PROCESS_EXIT,
     SINGLE_JOB,
     UNSHARED_EXIT,
@@ -52,7 +53,6 @@ from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, opposit
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
 _MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
-_BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
 #: A membership test such as ``if rank in ranks``.
@@ -210,11 +210,13 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
     """Yield the divergences of a branch whose sides enter different collectives."""
     rank_only = is_rank_only(branch.taint)
     barrier = any(
-        op.name in _BARRIERS
+        op.name in BARRIERS
         for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
     )
     for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, block.facts):
+        in_yes = any(op is divergence.op for op, _ in iter_operations(branch.yes))
+        facts = (*block.facts, (branch.text, in_yes))
+        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, facts):
             continue
         unproved = unproved_reason(divergence, branch) if rank_only else ""
         if unproved:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
+    BARRIERS,
     YIELD_MARKER,
     Branch,
     Effect,
@@ -28,7 +29,6 @@ from holdfast.lint.divergence.futures import Block, Futures, LoopHead, counts, i
 
 #: Maximum number of operations of a path to compare one by one.
 _MAX_OPERATIONS = 2000
-_BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 #: A test of an exception's text, and words of exceptions that a single rank can have.
 _EXCEPTION_TEXT_TEST = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.args\b")
 _LOCAL_FAULT_WORDS = re.compile(
@@ -148,7 +148,7 @@ def finally_divergences(block: Try) -> Iterator[Divergence]:
         return
     for op, chain in islice(iter_operations(block.final_body), _MAX_OPERATIONS):
         # a barrier there is usually part of the teardown
-        if op.kind not in ("send", "recv") and op.name not in _BARRIERS:
+        if op.kind not in ("send", "recv") and op.name not in BARRIERS:
             yield Divergence(
                 "except",
                 reported_line(chain, block.final_body),

@@ -28,6 +28,7 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
 from holdfast.lint.divergence.failures import VaryingTests, iter_failures
 from holdfast.lint.divergence.futures import FUNCTION_TARGETS, Block
+from holdfast.lint.divergence.process_first import record_collective_in_turn
 from holdfast.lint.interpreter.assignments import assign
 from holdfast.lint.interpreter.branch_merge import restore_names, taint_by_handler
 from holdfast.lint.sources.modules import dotted_name, last_name
@@ -114,6 +115,7 @@ class BlockExecutor:
         ):
             return block
         at = frame.location(node)
+        record_collective_in_turn(self.state, frame, node, block)
         return Marker(TURN_BEGINS, at), *block, Marker(TURN_ENDS, at)
 
     def _suppressed(self, frame: Frame, node: ast.expr) -> list[str]:

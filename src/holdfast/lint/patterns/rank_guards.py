@@ -268,7 +268,7 @@ class RankGuards:
                 or _is_excluded(caller, call)
                 or (calling is None and outer[0])
             )
-            if isinstance(call, ast.Call) and _means(caller, call, unit):
+            if isinstance(call, ast.Call) and means_function(caller, call, unit):
                 calling_site = calling_site or calling
         return guarded, calling_site
 
@@ -375,7 +375,7 @@ def _is_excluded(unit: Unit, node: ast.AST) -> bool:
     )
 
 
-def _means(caller: Unit, call: ast.Call, unit: Unit) -> bool:
+def means_function(caller: Unit, call: ast.Call, unit: Unit) -> bool:
     """Return True for a call that leaves little doubt that it means a function of this unit."""
     if isinstance(call.func, ast.Name):
         definition = caller.module.names.get(call.func.id)
@@ -384,7 +384,7 @@ def _means(caller: Unit, call: ast.Call, unit: Unit) -> bool:
             or not isinstance(definition, (DefinedFunction, Class))
             or definition.module is unit.module
         )
-    return ast.unparse(call.func).startswith("self.") and caller.owner is unit.owner
+    return ast.unparse(call.func).rpartition(".")[0] == "self" and caller.owner is unit.owner
 
 
 def is_guarded(unit: Unit, node: ast.AST) -> bool:
