@@ -223,6 +223,30 @@ def test_a_model_that_the_same_test_says_is_whole_needs_no_other_rank(test, coun
     assert len(rules_of(WHOLE.format(test=test))) == count
 
 
+SAVES = """
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+
+def main(args):
+    accelerator = Accelerator()
+    if {test}:
+        accelerator.save_state("ckpt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "count"),
+    [
+        ("accelerator.is_main_process", 1),
+        ("accelerator.is_main_process or accelerator.distributed_type == DistributedType.FSDP", 0),
+        ("accelerator.is_main_process and args.fsdp", 1),
+        ("accelerator.is_main_process and not args.fsdp", 0),
+    ],
+)
+def test_a_model_that_is_whole_where_ranks_skip_the_call_needs_no_other_rank(test, count):
+    assert len(rules_of(SAVES.format(test=test))) == count
+
+
 FIRST = """
 import torch
 from accelerate import Accelerator
