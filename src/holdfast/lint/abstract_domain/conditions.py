@@ -14,6 +14,8 @@ _NORMAL_FORMS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.In: ("in", True), ast.NotIn: ("in", False), ast.Gt: (">", True), ast.LtE: (">", False),
     ast.Lt: ("<", True), ast.GtE: ("<", False),
 }  # fmt: skip
+#: The statement of a test.
+_KEYWORD = re.compile(r"^(?:if|assert) ")
 #: Tests of settings by which a model is whole on each rank, or sharded.
 _WHOLE = re.compile(r"NO_SHARD|(?:^|[_. ])(?:use_|enable_)?ddp(?:$|[_. )])", re.IGNORECASE)
 _SHARDING = re.compile(r"fsdp|deepspeed|(?<!NO_)shard", re.IGNORECASE)
@@ -55,7 +57,7 @@ def _is_whole(node: ast.expr, *, answer: bool) -> bool:
 def conjuncts_of(text: str) -> Conditions:
     """Return the conditions of a test joined by ``and``, each with whether it must hold."""
     try:
-        node = ast.parse(text.removeprefix("if "), mode="eval").body
+        node = ast.parse(_KEYWORD.sub("", text), mode="eval").body
     except (SyntaxError, ValueError):  # the text was truncated
         return frozenset()
     return frozenset(normal_form(operand) for operand in _operands(node))

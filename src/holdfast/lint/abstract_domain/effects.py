@@ -131,13 +131,16 @@ class LoopEffect(msgspec.Struct, frozen=True):
 
 
 class Try(msgspec.Struct, frozen=True):
-    """A ``try`` with handlers (location, exception type, effects); ``imports_only``: no others."""
+    """A ``try`` with handlers (location, exception type, effects).
+
+    ``fails_alike``: it only imports or gets something, which fails on all ranks or on none.
+    """
 
     location: SourceLine
     body: tuple[Any, ...]
     handlers: tuple[tuple[SourceLine, str, tuple[Any, ...]], ...]
     final_body: tuple[Any, ...]
-    imports_only: bool = False
+    fails_alike: bool = False
 
 
 class EffectSummary(msgspec.Struct, frozen=True, eq=False):

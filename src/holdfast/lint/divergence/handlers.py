@@ -53,8 +53,8 @@ def handler_divergences(
 ) -> Iterator[Divergence]:
     """Yield the divergences by the handlers of the ``try`` at this index."""
     effect: Try = block.path[at]
-    if effect.imports_only:
-        return  # installed packages are the same on all ranks
+    if effect.fails_alike:
+        return
     varying = VaryingTests.UNKNOWN if in_loop else VaryingTests.IN_LOOPS
     for location, exception, handled in effect.handlers:
         handler = _Handler(

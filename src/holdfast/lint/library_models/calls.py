@@ -181,12 +181,14 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         return Value(
             content,
             () if PADDING in padding else merge_taint(length, inner),
+            merge_taint(*(piece.order for piece in pieces)),
             known=known,
             objects=(*_batch_objects(pieces), *padding),
             agreed=any(value.agreed for value in values),
         )
     if last in _SPLITTING_FUNCTIONS:
-        return Value(content, known=False, objects=(LibraryInstance("pieces"),))
+        order = merge_taint(*(value.order for value in values))
+        return Value(content, order=order, known=False, objects=(LibraryInstance("pieces"),))
     if last in _SEEDED_CONSTRUCTORS:
         return Value(seed_taint(content))
     return _computed_value(state, call, values, last)

@@ -53,6 +53,7 @@ from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
+from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.library_models import frameworks
 from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
 from holdfast.lint.library_models.records import (
@@ -226,6 +227,7 @@ def _bounded(call: LibraryCall) -> bool:
 def _islice(state: InterpreterState, call: LibraryCall) -> Value:
     over, bounds = call.first(), call.arguments.positional[1:]
     varying = merge_content(bounds)
+    record_unordered_share(state, call.frame, call.node, over, varying)
     if bounds and (not varying or is_equal_share(state, call.arguments.nodes[1:], bounds)):
         return replace(over, length=())
     return replace(over, length=merge_taint(over.length, varying))

@@ -56,10 +56,10 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.library_models import dict_methods, frameworks
+from holdfast.lint.library_models import dict_methods, frameworks, random_numbers
 from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.records import update_attributes
-from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.library_models.selection import SELECTING, selection_taint
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
 from holdfast.lint.sources.modules import dotted_name, last_name
 
@@ -158,7 +158,9 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
-    changed = updated_dict(call.receiver, call.arguments) if call.name == "update" else None
+    changed = None
+    if call.name == "update":
+        changed = updated_dict(call.receiver, call.arguments, call.frame.own_control)
     if changed is not None:
         objects = (changed, *(obj for obj in objects if not isinstance(obj, DICTS)))
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
@@ -432,17 +434,6 @@ def _done(state: InterpreterState, call: LibraryCall) -> Value | None:
     return Value(state.taint_source(call.frame, TaintKind.CLOCK, call.node))
 
 
-def _seed(_: InterpreterState, call: LibraryCall) -> Value:
-    return Value(
-        seed_taint(
-            merge_taint(
-                call.receiver.content, *(value.content for value in call.arguments.all_values)
-            )
-        ),
-        known=False,
-    )
-
-
 def _generate(state: InterpreterState, call: LibraryCall) -> Value | None:
     """Return sequences that end where those of this rank's batch do."""
     limits = {"max_new_tokens", "max_length", "generation_config"} & call.arguments.named.keys()
@@ -472,7 +463,8 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "set_epoch": _set_epoch, "prepare": frameworks.prepare, "setup": frameworks.setup, "map": _map,
     "format": _format, "start": _start,
     "apply": _apply,
-    "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
+    "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
+    "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
     "generate": _generate, "submit": alarms.submit_to_executor, "result": alarms.await_result,

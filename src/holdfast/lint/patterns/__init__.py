@@ -22,6 +22,7 @@ text search.
   seeds                  random seeds over ranks
   averages               means of per-rank means
   sums                   sums over ranks that nothing divides
+  repeated_averages      averages divided twice, sums taken twice, means gathered as samples
   skipped_modules        parts of a model that a rank's batch leaves out
   changed_models         parameters that change after their model was wrapped
   omitted_groups         collectives without the group of their function
@@ -49,7 +50,8 @@ from holdfast.lint.patterns.monitored_values import find_unseen_monitors
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
-from holdfast.lint.patterns.sampler_groups import find_sampler_groups
+from holdfast.lint.patterns.repeated_averages import find_repeated_averages
+from holdfast.lint.patterns.sampler_groups import find_left_out_samplers, find_sampler_groups
 from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.sharded_saves import find_sharded_saves
@@ -91,6 +93,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_shard_patterns(modules, names)
         yield from find_omitted_groups(modules, names)
         yield from find_lost_shares(modules, names)
+        yield from find_repeated_averages(modules, names)
         yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
         yield from find_file_races(modules, names)
@@ -98,6 +101,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_batch_shapes(modules)
         yield from find_unseen_monitors(modules)
         yield from find_sampler_groups(modules)
+        yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
         yield from find_sharded_saves(modules)
         yield from find_missing_epochs(modules)
