@@ -49,6 +49,41 @@ def test_a_hook_of_transformers_gets_a_model_that_may_be_sharded(setting, body, 
     assert [(level, at) for _, level, at in found] == [("warning", line)]
 
 
+@pytest.mark.parametrize("access", ['kwargs["model"]', 'kwargs.get("model")'])
+@pytest.mark.parametrize(("setting", "count"), [(ZERO_3, 1), ("bf16=True", 0)])
+def test_a_hook_takes_the_model_from_its_keywords(access, setting, count):
+    text = HOOK.format(body=GENERATES.replace("(model)", f"({access})"), setting=setting)
+    assert len(rules_of(text.replace("model=None, ", ""))) == count
+
+
+SELF_CALL = """
+import lightning as L
+import torch
+
+class Net(L.LightningModule):
+    def forward(self, x):
+        return x
+
+    def on_validation_epoch_end(self):
+        if {test}:
+            images = self(torch.ones(1))
+
+L.Trainer(strategy="{strategy}", devices=8).fit(Net())
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "strategy", "count"),
+    [
+        ("self.trainer.is_global_zero", "fsdp", 1),
+        ("self.trainer.is_global_zero", "ddp", 0),
+        ("self.current_epoch % 5 == 0", "fsdp", 0),
+    ],
+)
+def test_a_module_of_lightning_that_may_be_sharded_is_called_by_all_ranks(test, strategy, count):
+    assert len(rules_of(SELF_CALL.format(test=test, strategy=strategy))) == count
+
+
 @pytest.mark.parametrize(
     ("body", "setting"), [(BY_ALL, ZERO_3), (GENERATES, "bf16=True"), (FORWARD, "bf16=True")]
 )
