@@ -31,6 +31,16 @@ def is_whole_by(text: str, *, answer: bool) -> bool:
     return _is_whole(node, answer=answer)
 
 
+def excludes_sharding(text: str) -> bool:
+    """Return True if ranks differ at a test of several conditions only if the model is whole.
+
+    As in ``is_main or kind == "FSDP"``, which all ranks pass otherwise.
+    """
+    return (" or " in text or " and " in text) and any(
+        is_whole_by(text, answer=answer) for answer in (True, False)
+    )
+
+
 def _is_whole(node: ast.expr, *, answer: bool) -> bool:
     match node:
         case ast.UnaryOp(op=ast.Not(), operand=operand):

@@ -9,7 +9,12 @@ from itertools import islice
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.abstract_domain.conditions import Conditions, conjuncts_of, is_whole_by
+from holdfast.lint.abstract_domain.conditions import (
+    Conditions,
+    conjuncts_of,
+    excludes_sharding,
+    is_whole_by,
+)
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
     BARRIERS,
@@ -214,9 +219,9 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
         for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
     )
     for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-        in_yes = any(op is divergence.op for op, _ in iter_operations(branch.yes))
-        facts = (*block.facts, (branch.text, in_yes))
-        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, facts):
+        if is_retry(divergence, block.targets.next) or _is_whole(
+            divergence.op, block.facts, branch.text
+        ):
             continue
         unproved = unproved_reason(divergence, branch) if rank_only else ""
         if unproved:
@@ -230,13 +235,16 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
             yield replace(divergence, conditional=conditional)
 
 
-def _is_whole(op: Operation | None, facts: Sequence[tuple[str, bool]]) -> bool:
+def _is_whole(op: Operation | None, facts: Sequence[tuple[str, bool]], test: str) -> bool:
     """Return True for I/O of a model that may be sharded, where a test says that it is not."""
     return (
         op is not None
         and op.kind == "sharded"
         and op.may_not_wait
-        and any(is_whole_by(text, answer=answer) for text, answer in facts)
+        and (
+            excludes_sharding(test)
+            or any(is_whole_by(text, answer=answer) for text, answer in facts)
+        )
     )
 
 

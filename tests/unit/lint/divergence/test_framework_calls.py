@@ -49,6 +49,41 @@ def test_a_hook_of_transformers_gets_a_model_that_may_be_sharded(setting, body, 
     assert [(level, at) for _, level, at in found] == [("warning", line)]
 
 
+@pytest.mark.parametrize("access", ['kwargs["model"]', 'kwargs.get("model")'])
+@pytest.mark.parametrize(("setting", "count"), [(ZERO_3, 1), ("bf16=True", 0)])
+def test_a_hook_takes_the_model_from_its_keywords(access, setting, count):
+    text = HOOK.format(body=GENERATES.replace("(model)", f"({access})"), setting=setting)
+    assert len(rules_of(text.replace("model=None, ", ""))) == count
+
+
+SELF_CALL = """
+import lightning as L
+import torch
+
+class Net(L.LightningModule):
+    def forward(self, x):
+        return x
+
+    def on_validation_epoch_end(self):
+        if {test}:
+            images = self(torch.ones(1))
+
+L.Trainer(strategy="{strategy}", devices=8).fit(Net())
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "strategy", "count"),
+    [
+        ("self.trainer.is_global_zero", "fsdp", 1),
+        ("self.trainer.is_global_zero", "ddp", 0),
+        ("self.current_epoch % 5 == 0", "fsdp", 0),
+    ],
+)
+def test_a_module_of_lightning_that_may_be_sharded_is_called_by_all_ranks(test, strategy, count):
+    assert len(rules_of(SELF_CALL.format(test=test, strategy=strategy))) == count
+
+
 @pytest.mark.parametrize(
     ("body", "setting"), [(BY_ALL, ZERO_3), (GENERATES, "bf16=True"), (FORWARD, "bf16=True")]
 )
@@ -221,6 +256,30 @@ def main(net, x, use_fsdp):
 )
 def test_a_model_that_the_same_test_says_is_whole_needs_no_other_rank(test, count):
     assert len(rules_of(WHOLE.format(test=test))) == count
+
+
+SAVES = """
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+
+def main(args):
+    accelerator = Accelerator()
+    if {test}:
+        accelerator.save_state("ckpt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "count"),
+    [
+        ("accelerator.is_main_process", 1),
+        ("accelerator.is_main_process or accelerator.distributed_type == DistributedType.FSDP", 0),
+        ("accelerator.is_main_process and args.fsdp", 1),
+        ("accelerator.is_main_process and not args.fsdp", 0),
+    ],
+)
+def test_a_model_that_is_whole_where_ranks_skip_the_call_needs_no_other_rank(test, count):
+    assert len(rules_of(SAVES.format(test=test))) == count
 
 
 FIRST = """
