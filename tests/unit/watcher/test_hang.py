@@ -223,6 +223,23 @@ def test_a_dead_loader_worker_is_distinguished_from_a_slow_one() -> None:
     assert root_of(judge([*waiting(0, 1, 3), dead]))[0] == "dataloader-worker-died"
 
 
+def test_a_loader_worker_that_left_is_named_at_the_loop_over_the_loader() -> None:
+    """torch raises at whatever line the rank runs when its worker dies."""
+    text = "DataLoader worker (pid 77) exited unexpectedly with exit code 3."
+    raised = RaisedException("RuntimeError", text, TRAIN)
+    dead = row(1, *history(30), raised=raised, exit_code=1, life=ProcessState.DEAD)
+    loops = (
+        EnclosingLoop(30, 50, "for epoch in range(2):", None),
+        EnclosingLoop(36, 50, "for step, (x, y) in enumerate(loader):", None),
+    )
+    source = {TRAIN: SourceContext("main", 20, "", (), loops)}
+    assert root_of(judge([dead, *waiting(0, 2)], source=source)) == (
+        "dataloader-worker-died",
+        1,
+        36,
+    )
+
+
 def test_survivors_that_lost_their_peer_are_not_the_root() -> None:
     lost = RaisedException(
         "RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:1234", TRAIN
@@ -879,7 +896,7 @@ def test_groups_that_ranks_create_with_other_members_are_named_without_the_sourc
     verdict = judge(rows, groups=groups)
     assert root_of(verdict) == ("new-group-by-some-ranks", 0, EVAL.line)
     assert verdict.root is not None
-    assert "with different members: [0, 1] and [2, 3]" in verdict.root.message
+    assert "with different members ([0, 1] and [2, 3])" in verdict.root.message
 
 
 def skipping(rank: int, calls: tuple[SourceLine, ...], skips: int) -> RankState:

@@ -12,6 +12,7 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.conditions import Conditions, is_whole_by
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
+    BARRIERS,
     PROCESS_EXIT,
     SINGLE_JOB,
     UNSHARED_EXIT,
@@ -46,12 +47,12 @@ from holdfast.lint.divergence.group_members import (
 )
 from holdfast.lint.divergence.handlers import finally_divergences, handler_divergences
 from holdfast.lint.divergence.implications import excluded_conditions
+from holdfast.lint.divergence.new_jobs import forms_new_job
 from holdfast.lint.divergence.partners import depends_on_unknown, is_retry, unproved_reason
-from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
+from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, opposite_answers
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
 _MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
-_BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
 #: A membership test such as ``if rank in ranks``.
@@ -70,24 +71,16 @@ class _PathComparison:
     def __init__(self) -> None:
         self._futures = {answer: Futures(rank_only=answer) for answer in (False, True)}
 
-    def divergences(
-        self, block: Block, *, in_loop: bool, paired: frozenset[int] = frozenset()
-    ) -> Iterator[Divergence]:
-        """Yield the divergences of a block.
-
-        ``paired`` are the ids of branches where ranks take turns.
-        """
-        paired |= find_paired_branches(block.path)
+    def divergences(self, block: Block, *, in_loop: bool) -> Iterator[Divergence]:
+        """Yield the divergences of a block."""
         for at, effect in enumerate(block.path):
             match effect:
-                case Branch() if id(effect) in paired:
-                    pass
                 case Branch(yes=yes, no=no):
-                    yield from self._branch(block, at, effect)
+                    yield from self._unsettled(block, at, effect)
                     yield from _excluded_members(effect)
                     for side in (yes, no):
                         inner = block.side(side, at)
-                        yield from self.divergences(inner, in_loop=in_loop, paired=paired)
+                        yield from self.divergences(inner, in_loop=in_loop)
                 case LoopEffect(body=body, orelse=after):
                     yield from _loop_divergences(effect)
                     inner = block.loop_body(unfold_early_exits(body), at)
@@ -95,7 +88,7 @@ class _PathComparison:
                     last = block.nested(unfold_early_exits(after), at)
                     yield from self.divergences(last, in_loop=in_loop)
                 case Try():
-                    yield from self._try(block, at, effect, in_loop=in_loop, paired=paired)
+                    yield from self._try(block, at, effect, in_loop=in_loop)
                 case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
                     yield from self._process_exits(block.called(at))
                 case Marker(name="root" | "shape" | "type" | "ranks" | "state", control=control):
@@ -105,17 +98,18 @@ class _PathComparison:
                 case _:
                     pass
 
-    def _try(
-        self, block: Block, at: int, effect: Try, *, in_loop: bool, paired: frozenset[int]
-    ) -> Iterator[Divergence]:
+    def _try(self, block: Block, at: int, effect: Try, *, in_loop: bool) -> Iterator[Divergence]:
         yield from handler_divergences(self._futures[False], block, at, in_loop=in_loop)
         yield from finally_divergences(effect)
-        for path in (effect.body, *(handled for _, _, handled in effect.handlers)):
-            inner = block.guarded(unfold_early_exits(path), at)
-            own = paired if path is effect.body else frozenset[int]()
-            yield from self.divergences(inner, in_loop=in_loop, paired=own)
+        guarded = block.guarded(unfold_early_exits(effect.body), at)
+        yield from self.divergences(guarded, in_loop=in_loop)
+        for _, _, handled in effect.handlers:
+            inner = block.guarded(unfold_early_exits(handled), at)
+            inner.settled = frozenset()  # not every rank gets here
+            yield from self.divergences(inner, in_loop=in_loop)
         last = block.nested(unfold_early_exits(effect.final_body), at)
-        yield from self.divergences(last, in_loop=in_loop, paired=paired)
+        last.settled = guarded.settled
+        yield from self.divergences(last, in_loop=in_loop)
 
     def _process_exits(self, called: Block) -> Iterator[Divergence]:
         """Yield the ends of the process in a called function that skip collectives of callers."""
@@ -127,9 +121,31 @@ class _PathComparison:
 
     # ---- branches
 
+    def _unsettled(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
+        """Yield a branch's divergences, unless ranks meet although each repeats its answer below.
+
+        For example, all but the first rank enter a barrier, and the first one enters it further
+        down: where it finds a file, or behind ``assert rank == 0`` where it creates it.
+        """
+        answers = opposite_answers(branch)
+        if answers is not None and answers[0] in block.settled:
+            return
+        found = list(self._branch(block, at, branch))
+        if answers is not None and any(each.kind != "ranks" for each in found):
+            futures = self._futures[True]
+            yes, no = (
+                block.nested(side, at).point(0).future(futures.assuming(holding))
+                for side, holding in zip((branch.yes, branch.no), answers, strict=True)
+            )
+            if futures.compatible(yes, no):
+                block.settled |= set(answers)
+                return
+        yield from found
+
     def _branch(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
         if (
             not branch.taint
+            or forms_new_job(branch)
             or _selects_file_format(branch)
             or _tests_single_job(branch, block.path[:at])
         ):
@@ -192,11 +208,13 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
     """Yield the divergences of a branch whose sides enter different collectives."""
     rank_only = is_rank_only(branch.taint)
     barrier = any(
-        op.name in _BARRIERS
+        op.name in BARRIERS
         for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
     )
     for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, block.facts):
+        in_yes = any(op is divergence.op for op, _ in iter_operations(branch.yes))
+        facts = (*block.facts, (branch.text, in_yes))
+        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, facts):
             continue
         unproved = unproved_reason(divergence, branch) if rank_only else ""
         if unproved:

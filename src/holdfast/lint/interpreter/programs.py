@@ -301,7 +301,7 @@ class Program:
         cls = self._state.symbols.annotated_class(function, name)
         if cls is not None:
             return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
-        objects = self._state.annotated_objects(function, name)
+        objects = self._state.known_objects(function, name)
         return Value(known=False, objects=objects) if objects else UNKNOWN
 
 

@@ -56,8 +56,8 @@ def explain_other_members(case: HangCase) -> list[Finding]:
         if rank is None:
             return []
         message = (
-            f"ranks call new_group{line_text(calls[rank])} with different members: "
-            f"{members_text(same_name)}; every rank must create every group, in the same order"
+            f"ranks call new_group{line_text(calls[rank])} with different members "
+            f"({members_text(same_name)}): every rank must create every group, in the same order"
         )
         fact = Fact(
             text=f"group {name!r}: {members_text(same_name)}", origin="traces of these ranks"
