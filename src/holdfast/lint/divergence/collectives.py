@@ -239,6 +239,8 @@ def _record_differing_arguments(
     if collective.shaped:
         value = _collective_argument(call.arguments, collective, collective.shaped)
         length = without_kinds(value.length, {TaintKind.NAMED}) if value is not None else ()
+        if collective.root == "src" and is_rank_only(length):
+            length = ()  # what the root has and a placeholder on the others, made to fit
         if length and (group is GroupScope.WORLD or not is_rank_only(length)):
             call.frame.add_effect(Marker("shape", call.location, collective.name, length))
         for numbers in value.objects_of(NumberTypes) if value is not None else ():

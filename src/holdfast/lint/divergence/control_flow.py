@@ -9,7 +9,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.abstract_domain.conditions import Conditions, is_whole_by
+from holdfast.lint.abstract_domain.conditions import Conditions, conjuncts_of, is_whole_by
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
     BARRIERS,
@@ -57,6 +57,8 @@ _MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
 
 #: A membership test such as ``if rank in ranks``.
 _MEMBERSHIP_TEST = re.compile(r"rank\w*(?:\(\w*\))? (?:not )?in [a-z_]", re.IGNORECASE)
+#: A loop that counts its iterations.
+_ENUMERATED = re.compile(r"for \(?(\w+), .* in enumerate\([^,]*\)$")
 
 
 def find_divergences(path: Sequence[Effect]) -> Iterator[Divergence]:
@@ -424,7 +426,9 @@ def _loop_divergences(loop: LoopEffect) -> Iterator[Divergence]:
     if not (loop.count_taint or loop.order_taint):
         return
     rank_only = bool(loop.count_taint) and is_rank_only(loop.count_taint)
-    counted = _relevant_operations(loop.body, rank_only=rank_only)
+    index = _ENUMERATED.match(loop.text)
+    body = _without_bounded(loop.body, index[1]) if index is not None else loop.body
+    counted = _relevant_operations(body, rank_only=rank_only)
     ddp = ("forward", "backward") if loop.joined else ()
     first = next((operation for operation in counted if operation[0].kind not in ddp), None)
     if first is None:
@@ -438,3 +442,23 @@ def _loop_divergences(loop: LoopEffect) -> Iterator[Divergence]:
         yield Divergence(
             "order", loop.location, loop.location, loop.text, loop.order_taint, op, chain
         )
+
+
+def _without_bounded(path: Sequence[Effect], index: str) -> EffectPath:
+    """Return the body of a loop without what a bound on its index skips in the last iterations.
+
+    ``if index < fewest: all_reduce()``: ranks with more iterations do not enter it in those.
+    """
+    kept: list[Effect] = []
+    for effect in path:
+        match effect:
+            case Branch(text=text, yes=yes, no=no):
+                tests = conjuncts_of(text)
+                is_bound = any(test.startswith(f"{index} < ") and holds for test, holds in tests)
+                inner = () if is_bound else _without_bounded(yes, index)
+                kept.append(replace(effect, yes=inner, no=_without_bounded(no, index)))
+            case Try(body=body):
+                kept.append(replace(effect, body=_without_bounded(body, index)))
+            case _:
+                kept.append(effect)
+    return tuple(kept)

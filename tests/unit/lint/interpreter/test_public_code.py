@@ -160,6 +160,26 @@ PAIRS = {
         """,
         ("                join(1)\n", ""),
     ),
+    "a placeholder for what the first rank sends": (
+        """
+        def share(data):
+            if dist.get_rank() == 0:
+                data.indices = elsewhere.choose(data.count)[dist.get_rank() :]
+            indices = torch.tensor(data.indices) if dist.get_rank() == 0 else torch.zeros(data.count)
+            dist.broadcast(indices, 0)  # found
+        """,
+        ("dist.broadcast(indices, 0)", "dist.all_reduce(indices)"),
+    ),
+    "a bound on the index keeps all ranks in step": (
+        """
+        def answer(batches, fewest):
+            for index, batch in enumerate(batches[dist.get_rank() :: dist.get_world_size()]):  # found
+                elsewhere.answer(batch)
+                if index % 10 == 0 and index < fewest:
+                    dist.barrier()
+        """,
+        (" and index < fewest", ""),
+    ),
     "groups are created where their getter fails": (
         """
         def setup():
