@@ -3,19 +3,12 @@
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 SCRIPT = Path(__file__).with_name("pauses.py")
-RUN = (
-    "--nproc-per-node",
-    2,
-    "--max-restarts",
-    1,
-    "--recorder",
-    "python",
-    "--json-report",
-    "report.json",
-)
+ONCE = ("--nproc-per-node", 2, "--recorder", "python", "--json-report", "report.json")
+RUN = (*ONCE, "--max-restarts", 1)
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +50,16 @@ def test_a_stopped_rank_is_acted_on_at_once(launch):
         "rank-stopped",
         "restart",
     )
+
+
+def test_a_stopped_rank_of_a_job_without_restarts_may_be_resumed(launch):
+    job = launch(*ONCE, "--max-restarts", 0, SCRIPT, "stop").wait_for("suspected hang")
+    (stopped,) = [each for each in job.family() if each.status() == psutil.STATUS_STOPPED]
+    stopped.resume()
+    assert job.end() == 0, job.output
+    assert "PROC007 rank-stopped" in job.output
+    assert "suspicion withdrawn: the job advanced after" in job.output
+    assert job.json("report.json")["incidents"] == []
 
 
 @pytest.mark.matrix

@@ -1,7 +1,6 @@
 """The hooks of one node: they inform the watcher of events, and act on its verdicts.
 
-``launcher/elastic/agent.py`` calls :class:`NodeAgent`. No hook blocks, because workers need
-monitoring.
+``launcher/elastic/agent.py`` calls :class:`NodeAgent`. No hook blocks: workers need monitoring.
 """
 
 from __future__ import annotations
@@ -201,6 +200,7 @@ class NodeAgent:
                 for worker in generation.workers
             ),
             agent=self._agent,
+            may_restart=generation.number < self._recovery.options.max_restarts,
             exclude_stragglers=self._recovery.options.exclude_stragglers,
             limits_file=str(self._history / LIMITS_FILE),
             address=generation.address,

@@ -41,6 +41,7 @@ class StartWatching(Message, frozen=True, tag="start"):
     the learned time limits of ``job``. ``launch_options`` and ``script`` (with its arguments) are
     the user's words, for the commands of remedies. ``address`` and ``port`` are those of the
     rendezvous. ``leader_workers`` is the number of workers of node 0, which have the lowest ranks.
+    ``may_restart``: a failure of this generation may be followed by another generation.
     """
 
     generation: int
@@ -59,6 +60,7 @@ class StartWatching(Message, frozen=True, tag="start"):
     address: str = ""
     port: int = 0
     leader_workers: int = 1
+    may_restart: bool = True
 
 
 class WorkerExits(Message, frozen=True, tag="exits"):

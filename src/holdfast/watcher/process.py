@@ -237,7 +237,7 @@ class NodeWatcher:
         self._notice = ""
         self._job, self._leads = job, job.leader
         self._peers, self._reported_at = {}, {}
-        self._detector = StallDetector(self._learner.limits)
+        self._detector = StallDetector(self._learner.limits, may_restart=job.may_restart)
         if job.limits_file:
             self._learner.start(Path(job.limits_file), job.job)
         workers = [

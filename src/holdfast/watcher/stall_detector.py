@@ -78,10 +78,13 @@ class DetectorOutcome:
 
 
 class StallDetector:
-    """Follows one generation of a job. ``limits`` may change while the job runs."""
+    """Follows one generation of a job. ``limits`` may change while the job runs.
 
-    def __init__(self, limits: StallLimits) -> None:
-        self.limits = limits
+    ``may_restart``: the job may be restarted, so that ending the generation does not end the job.
+    """
+
+    def __init__(self, limits: StallLimits, *, may_restart: bool = True) -> None:
+        self.limits, self._may_restart = limits, may_restart
         self._silent_since = 0.0
         self._suspected_at = 0.0
         self._retry_at = 0.0
@@ -194,7 +197,9 @@ class StallDetector:
         root = outcome.root
         if root is None:
             return outcome
-        act_after_s = stall.act_after_s(root.cause, outcome.table.ranks, self.limits)
+        act_after_s = stall.act_after_s(
+            root.cause, outcome.table.ranks, self.limits, may_restart=self._may_restart
+        )
         if outcome.silent_s >= act_after_s:
             self._done, self._suspicion = True, None
             return outcome
@@ -361,6 +366,7 @@ def _source_contexts(ranks: Sequence[RankState]) -> dict[SourceLine, SourceConte
     calls = [call for state in ranks for call in (*state.pending, *state.recent[-MAX_CALLS:])]
     level = {line for call in calls for line in (call.site, call.caller) if line is not None}
     level |= {line for state in ranks for line in state.steady}
+    level |= {state.raised.place for state in ranks if state.raised and state.raised.place}
     level |= compared_frames(ranks)
     contexts: dict[SourceLine, SourceContext] = {}
     for _ in range(MAX_CALLER_LEVELS + 1):

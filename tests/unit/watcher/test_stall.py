@@ -70,6 +70,12 @@ def test_causes_that_cannot_recover_are_acted_on_at_once(cause: str) -> None:
     assert stall.act_after_s(cause, [row(0), row(1)], LIMITS) == 0.0
 
 
+def test_a_stopped_rank_is_waited_for_if_the_job_cannot_be_restarted() -> None:
+    ranks = [row(0), row(1)]
+    assert stall.act_after_s("rank-stopped", ranks, LIMITS, may_restart=False) == 60.0
+    assert stall.act_after_s("rank-killed", ranks, LIMITS, may_restart=False) == 0.0
+
+
 def test_a_preempted_job_is_acted_on_at_once() -> None:
     assert (
         stall.act_after_s("rank-missing-collective", [row(0), row(1, preempted=143)], LIMITS) == 0.0

@@ -146,12 +146,12 @@ def test_a_job_that_advances_during_linting_is_no_hang(monkeypatch):
 class Job:
     """A job on a fake clock: rank 0 sleeps from second 1000, rank 1 waits for it."""
 
-    def __init__(self, monkeypatch, limits=LIMITS):
+    def __init__(self, monkeypatch, limits=LIMITS, *, may_restart=True):
         self.now = 1000.0
         self.progress = {0: 1000.0, 1: 1000.0}
         self.sleeper = {}
         self.waiter = {}
-        self.detector = StallDetector(limits)
+        self.detector = StallDetector(limits, may_restart=may_restart)
         monkeypatch.setattr(module.time, "time", lambda: self.now)
         monkeypatch.setattr(self.detector, "_lint", Lint(is_running=False))
 
@@ -217,6 +217,21 @@ def test_a_stopped_rank_is_acted_on_without_a_suspicion(job):
     ((early, outcome),) = job.outcomes_until(1100)
     assert early < 8
     assert outcome.verdict.root.cause == "rank-stopped"
+
+
+def test_a_stopped_rank_of_a_job_without_a_restart_may_be_resumed(monkeypatch):
+    job = Job(monkeypatch, may_restart=False)
+    job.sleeper = {"life": ProcessState.STOPPED}
+    ((_, suspicion),) = job.outcomes_until(1020)
+    assert "suspected hang" in suspicion.suspicion
+    assert "PROC007 rank-stopped" in suspicion.suspicion
+    job.sleeper, job.progress = {}, {0: 1020.2, 1: 1020.2}
+    ((_, outcome),) = job.outcomes_until(1022)
+    assert "suspicion withdrawn" in outcome.withdrawal
+    job.sleeper = {"life": ProcessState.STOPPED}
+    _, (late, acted) = job.outcomes_until(1150)
+    assert 80 <= late < 86
+    assert acted.verdict.root.cause == "rank-stopped"
 
 
 def test_the_user_can_shorten_the_delay(monkeypatch):

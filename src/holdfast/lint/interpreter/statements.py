@@ -69,7 +69,7 @@ from holdfast.lint.interpreter.branch_merge import (
     merge_branches,
     merge_loop_entry,
     restore_names,
-    take_sent_object,
+    take_sent_objects,
 )
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
 from holdfast.lint.interpreter.iteration import iterated_value
@@ -203,7 +203,7 @@ class StatementExecutor:
         if no_ended and not yes_ended:
             restore_names(names, after_yes)
         elif not yes_ended:
-            take_sent_object(node, frame.tree, names, after_yes)
+            take_sent_objects(node, frame.tree, names, after_yes, differs)
             merge_branches(
                 names,
                 after_yes,

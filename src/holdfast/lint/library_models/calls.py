@@ -85,8 +85,9 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name.startswith("torchmetrics."):
         local_only = call.arguments.is_constant("sync_on_compute", answer=False)
         return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
-    if is_shared_optimizer(call):
-        return Value(known=False, objects=(LibraryInstance(OPTIMIZER),))
+    created = _created_object(call)
+    if created is not None:
+        return Value(known=False, objects=(created,))
     guard = library.GUARDS.get(call.name.rpartition(".")[2])
     # a decorator called as a function, such as ``rank_zero_only``
     if guard is not None and any(map(is_callable, call.first().objects)):
@@ -97,6 +98,14 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
         value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
     return value
+
+
+def _created_object(call: LibraryCall) -> LibraryInstance | None:
+    """Return an optimizer of all ranks, or a model that tensor parallelism splits."""
+    plan = call.arguments.named.get("tp_plan")
+    if call.name.endswith(".from_pretrained") and plan is not None and plan.const is not None:
+        return LibraryInstance("wrapped:tp")
+    return LibraryInstance(OPTIMIZER) if is_shared_optimizer(call) else None
 
 
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:

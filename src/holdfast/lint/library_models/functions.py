@@ -54,6 +54,7 @@ from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.divergence.misused_values import record_unordered_share
+from holdfast.lint.library_models import frameworks
 from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
 from holdfast.lint.library_models.records import (
     changed_copy,
@@ -381,6 +382,7 @@ def _defaultdict(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 _BUILTINS: dict[str, FunctionModel] = {
+    "wandb.init": frameworks.create_run,
     "len": _len, "range": _range, "sorted": _sorted, "set": _set, "frozenset": _set,
     "list": _first_argument, "tuple": _first_argument, "reversed": _first_argument,
     "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,
@@ -401,6 +403,9 @@ _EXPORTED_NAMES: dict[str, FunctionModel] = {
     "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
     "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
     "namedtuple": named_tuple, "SimpleNamespace": namespace, "Namespace": namespace,
+    "create_supervised_trainer": frameworks.supervised_engine,
+    "create_supervised_evaluator": frameworks.supervised_engine,
+    "#handler": frameworks.run_handler,
     "EasyDict": namespace, "AttrDict": namespace, "Munch": namespace,
 }  # fmt: skip
 

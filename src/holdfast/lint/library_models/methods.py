@@ -27,6 +27,7 @@ from holdfast.lint.abstract_domain.values import (
 from holdfast.lint.abstract_state.abstract_objects import (
     ATTRIBUTES,
     BATCH,
+    CONFIGURED_MODEL,
     COUNT,
     MASK,
     PADDING,
@@ -40,6 +41,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     dict_entries,
     guard_callables,
     is_callable,
+    library_class_names,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
@@ -54,8 +56,8 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.library_models import dict_methods, random_numbers
-from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
+from holdfast.lint.library_models import dict_methods, frameworks, random_numbers
+from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, selection_taint
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
@@ -68,7 +70,9 @@ _CONTAINER_METHODS = frozenset({
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
-_CONFIGURED_CLASSES = frozenset({"accelerate.Accelerator", "transformers.Trainer"})
+_CONFIGURED_CLASSES = frozenset(
+    {"accelerate.Accelerator", "transformers.Trainer", CONFIGURED_MODEL.name}
+)
 _SIZE_METHODS = frozenset({"numel", "size", "dim", "nelement"})
 #: Methods that move a tensor to another device and keep its content.
 _DEVICE_METHODS = frozenset({"to", "cuda"})
@@ -125,8 +129,10 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
 
 def _may_be_whole(call: LibraryCall, kind: str) -> bool:
     """Return True if the model need not be sharded: by the configuration, or on another path."""
-    return kind in _CONFIGURED_CLASSES or any(
-        not isinstance(obj, LibraryInstance) for obj in call.receiver.objects
+    return (
+        kind in _CONFIGURED_CLASSES
+        or call.name == "clip_gradients"
+        or any(not isinstance(obj, LibraryInstance) for obj in call.receiver.objects)
     )
 
 
@@ -262,7 +268,7 @@ def _tests_gradient_norm(node: ast.AST) -> bool:
 def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     receiver = call.receiver
     returns_self = call.name in library.SELF_RETURNING.get(call.receiver_class, ())
-    if returns_self or (call.name in library.MODULE_METHODS and receiver.objects_of(Instance)):
+    if returns_self or (call.name in library.MODULE_METHODS and _is_module(receiver)):
         return receiver
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
@@ -295,6 +301,14 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     objects = wrappers if call.name in _DIFFERENTIABLE_METHODS else wrappers[:1] or value.objects
     return replace(
         value, known=receiver.agreed and value.known, agreed=receiver.agreed, objects=objects
+    )
+
+
+def _is_module(value: Value) -> bool:
+    """Return True for a model or metric: moving it to a device returns it."""
+    return bool(value.objects_of(Instance)) or any(
+        name.startswith("wrapped:") or name == "torchmetrics.Metric"
+        for name in library_class_names(value)
     )
 
 
@@ -357,16 +371,6 @@ def _scale(_: InterpreterState, call: LibraryCall) -> Value | None:
 def _set_epoch(_: InterpreterState, call: LibraryCall) -> Value:
     call.frame.add_effect(Marker("set_epoch", call.location))
     return UNIFORM
-
-
-def _prepare(_: InterpreterState, call: LibraryCall) -> Value | None:
-    return (
-        prepare_results(call.arguments) if call.receiver_class == "accelerate.Accelerator" else None
-    )
-
-
-def _setup(_: InterpreterState, call: LibraryCall) -> Value | None:
-    return prepare_results(call.arguments) if call.receiver_class == "lightning.Fabric" else None
 
 
 def _format(_: InterpreterState, call: LibraryCall) -> Value:
@@ -452,9 +456,11 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
     "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
+    "unwrap_model": frameworks.unwrap_model, "on": frameworks.add_decorated_handler,
+    "add_event_handler": frameworks.add_handler,
     "get": dict_methods.get,
     "items": dict_methods.items, "keys": dict_methods.keys, "values": dict_methods.values,
-    "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "map": _map,
+    "set_epoch": _set_epoch, "prepare": frameworks.prepare, "setup": frameworks.setup, "map": _map,
     "format": _format, "start": _start,
     "apply": _apply,
     "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,

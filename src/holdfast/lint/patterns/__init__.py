@@ -28,6 +28,7 @@ text search.
   omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
   by_name                what names alone reveal
+  framework_habits       schedules, gathers, hooks and starts of training frameworks
   failed_scores          failed evaluations that count as 0
 """
 
@@ -42,6 +43,7 @@ from holdfast.lint.patterns.changed_models import find_changed_models
 from holdfast.lint.patterns.epochs import find_missing_epochs
 from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
+from holdfast.lint.patterns.framework_habits import find_framework_habits
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.monitored_values import find_unseen_monitors
@@ -49,7 +51,7 @@ from holdfast.lint.patterns.omitted_groups import find_omitted_groups
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
 from holdfast.lint.patterns.repeated_averages import find_repeated_averages
-from holdfast.lint.patterns.sampler_groups import find_sampler_groups
+from holdfast.lint.patterns.sampler_groups import find_left_out_samplers, find_sampler_groups
 from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.sharded_saves import find_sharded_saves
@@ -99,6 +101,8 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_batch_shapes(modules)
         yield from find_unseen_monitors(modules)
         yield from find_sampler_groups(modules)
+        yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
         yield from find_sharded_saves(modules)
         yield from find_missing_epochs(modules)
+        yield from find_framework_habits(modules, names)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from holdfast.causes import by_name
 from holdfast.causes.process.peer_lost import PEER_LOST
+from holdfast.causes.process.rank_stopped import RANK_STOPPED
 from holdfast.core.rank_table import ProcessState, RankState, SourceLine, ThreadStack
 from holdfast.watcher.rules.helper_threads import user_line
 
@@ -127,14 +128,19 @@ def threshold_s(ranks: Sequence[RankState], limits: StallLimits) -> float:
     return max(limits.stall_s, SILENT_STEPS * slowest)
 
 
-def act_after_s(cause: str, ranks: Sequence[RankState], limits: StallLimits) -> float:
+def act_after_s(
+    cause: str, ranks: Sequence[RankState], limits: StallLimits, *, may_restart: bool = True
+) -> float:
     """Return the seconds of silence after which a job is ended or restarted for ``cause``.
 
     0 means at once. A job that a scheduler is about to end gets no more than the grace period,
-    which :func:`threshold_s` includes. A node that stopped reporting is gone.
+    which :func:`threshold_s` includes. A node that stopped reporting is gone. A stopped rank is
+    replaced at once, but it may be resumed: a job that would end without a restart gets the same
+    patience as for a rank that sleeps.
     """
+    may_recover = by_name(cause).may_recover or (cause == RANK_STOPPED.name and not may_restart)
     if (
-        not by_name(cause).may_recover
+        not may_recover
         or any(state.preempted is not None for state in ranks)
         or (cause == PEER_LOST.name and any(is_node_silent(state) for state in ranks))
     ):
