@@ -26,6 +26,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     PROGRESS_BAR,
     SIZED_TENSOR,
     ClassObject,
+    DeviceMesh,
     FunctionObject,
     GuardedCallable,
     Instance,
@@ -284,7 +285,8 @@ class NameEvaluator:
             case LibraryInstance():
                 return self._library_attribute(frame, obj, base, name, node)
             case _:
-                return None
+                method = LibraryMethod(None, name, base)
+                return Value(objects=(method,)) if isinstance(obj, DeviceMesh) else None
 
     def _module_attribute(self, frame: Frame, module: Module, name: str) -> Value:
         self.state.summaries.record_read(module, name)
