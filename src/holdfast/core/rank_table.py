@@ -152,7 +152,10 @@ class StepProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScriptEnd(msgspec.Struct, frozen=True, gc=False):
-    """How the script ended (``end of script``, ``sys.exit`` or ``exception``), and where."""
+    """How and where the script ended.
+
+    ``how`` is ``end of script``, ``sys.exit``, ``os._exit`` or ``exception``.
+    """
 
     how: str
     place: SourceLine | None = None

@@ -1,7 +1,6 @@
 """The hooks of one node: they inform the watcher of events, and act on its verdicts.
 
-``launcher/elastic/agent.py`` calls :class:`NodeAgent`. No hook blocks, because workers need
-monitoring.
+``launcher/elastic/agent.py`` calls :class:`NodeAgent`. No hook blocks: workers need monitoring.
 """
 
 from __future__ import annotations

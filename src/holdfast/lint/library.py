@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.lint import framework_calls
 from holdfast.lint.abstract_domain.values import TaintKind
 from holdfast.lint.library_summaries import CallSummary, load_summaries
 
@@ -191,6 +192,11 @@ _XLA = (
 CALLS |= {f"horovod.torch.{name}": _collective(name, "tensor", "return") for name in _HOROVOD}
 CALLS |= {f"horovod.torch.{name}": _collective(name, "") for name in _HOROVOD_IN_PLACE}
 CALLS |= {f"torch_xla.core.xla_model.{name}": _collective(name, "") for name in _XLA}
+CALLS |= {
+    f"ignite.distributed.{home}{name}": _collective(name, parameters, "return")
+    for home in ("", "utils.")
+    for name, parameters in framework_calls.IGNITE_CALLS
+}
 
 #: Methods of library instances, by class.
 METHODS: dict[str, dict[str, CollectiveCall]] = {
@@ -275,6 +281,8 @@ VARYING: dict[str, TaintKind] = {
     "torch_xla.core.xla_model.get_local_ordinal": _LOCAL, "torch_xla.runtime.global_ordinal": _RANK,
     "torch_xla.core.xla_model.is_master_ordinal": _RANK,
     "torch_xla.runtime.local_ordinal": _LOCAL,
+    "ignite.distributed.get_rank": _RANK, "ignite.distributed.get_local_rank": _LOCAL,
+    "ignite.distributed.get_node_rank": _RANK,
     "torch.distributed.get_group_rank": _RANK, "deepspeed.comm.get_rank": _RANK,
     "deepspeed.comm.get_local_rank": _LOCAL, "socket.gethostname": TaintKind.HOST,
     "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,
@@ -350,7 +358,7 @@ MODULE_METHODS = frozenset({
 GUARDS: dict[str, TaintKind] = {
     "rank_zero_only": _RANK, "on_main_process": _RANK, "on_local_main_process": _LOCAL,
     "on_process": _RANK, "on_last_process": _RANK, "on_local_process": _LOCAL, "master_only": _RANK,
-    "main_process_only": _RANK, "is_main_process_only": _RANK,
+    "main_process_only": _RANK, "is_main_process_only": _RANK, "one_rank_only": _RANK,
 }  # fmt: skip
 #: Library classes: canonical name → name in the table of methods.
 CLASSES: dict[str, str] = {
@@ -393,6 +401,7 @@ CLASSES: dict[str, str] = {
     "threading.Timer": "thread",
     "concurrent.futures.ThreadPoolExecutor": "executor",
     "concurrent.futures.thread.ThreadPoolExecutor": "executor",
+    **framework_calls.CLASSES,
 }
 #: Groups of a mesh or of Megatron's state: some of the ranks.
 SUB_GROUPS = ("get_group", "get_process_group", "_group")
@@ -441,6 +450,10 @@ def _last_names() -> frozenset[str]:
 
 
 _names_typed_by_hand = _last_names()
+for _home, _calls in framework_calls.METHODS.items():
+    METHODS.setdefault(_home, {}).update(
+        (name, _collective(name, parameters, kind=kind)) for name, parameters, kind in _calls
+    )
 _add_summaries()
 #: Names of collectives, whatever the receiver: those above, and those of named receivers.
 COLLECTIVE_NAMES = _names_typed_by_hand.union(*(METHODS[home] for home in RECEIVER_NAMES.values()))

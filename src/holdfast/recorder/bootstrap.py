@@ -17,11 +17,14 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import NoReturn
 
 from holdfast import recorder
 from holdfast.core import settings
@@ -35,6 +38,16 @@ PR_SET_PTRACER = 0x59616D61  # prctl(2): a non-ancestor that may trace this proc
 #: Characters kept of an exception's text: a wrapped traceback ends with the original exception.
 _TEXT_BEGIN, _TEXT_END = 2000, 4000
 _MAX_FRAMES = 64
+#: Parts of the names of files that are not the user's.
+_LIBRARIES = (
+    str(Path(__file__).parent.parent),
+    "site-packages",
+    "dist-packages",
+    str(Path(os.__file__).parent),
+    "<",
+)
+#: Seconds for the note of an exit, which never delays it longer.
+_NOTE_LIMIT_S = 0.5
 #: Files of the frames around the script.
 _RUNS_SCRIPT = (__file__, runpy.__file__, "<frozen runpy>")
 
@@ -53,6 +66,8 @@ def main(arguments: Sequence[str]) -> None:
     if trace is not None:
         _prepare(trace)
     sys.argv = [target, *rest]
+    if trace is not None:
+        os._exit = _recording_exit(trace, os._exit)  # type: ignore[assignment]
     _run_and_record_exit(trace, lambda: _run_module(target) if as_module else _run_script(target))
 
 
@@ -244,7 +259,34 @@ def _record_exit(trace: TraceWriter | None, how: str, error: BaseException | Non
             text = f"{text[:_TEXT_BEGIN]}\n…\n{text[-_TEXT_END:]}"
         described = {"type": type(raised).__name__, "text": text, "frames": _frames(raised)}
         trace.note_json(TraceNote.RAISED, described | _user_frame(raised))
-    trace.note_json(TraceNote.ENDED, {"how": how, "time": time.time(), **_user_frame(error)})
+    _note_end(trace, how, _user_frame(error))
+
+
+def _note_end(trace: TraceWriter, how: str, place: dict[str, object]) -> None:
+    trace.note_json(TraceNote.ENDED, {"how": how, "time": time.time(), **place})
+
+
+def _recording_exit(
+    trace: TraceWriter, leave: Callable[[int], NoReturn]
+) -> Callable[[int], NoReturn]:
+    """Wrap ``os._exit``, which any thread may call, so that the line of the call is known."""
+    rank_process = os.getpid()
+
+    @functools.wraps(leave)
+    def record_and_leave(status: int) -> NoReturn:
+        if os.getpid() == rank_process:
+            frame: types.FrameType | None = sys._getframe()
+            place: dict[str, object] = {}
+            while frame is not None and not (place := _user_line(frame, frame.f_lineno)):
+                frame = frame.f_back
+            # In a thread: a signal handler may have interrupted the holder of the trace's lock.
+            note = threading.Thread(target=_note_end, args=(trace, "os._exit", place), daemon=True)
+            with suppress(RuntimeError):  # the interpreter is shutting down
+                note.start()
+                note.join(_NOTE_LIMIT_S)
+        leave(status)
+
+    return record_and_leave
 
 
 def _handled_exception(stop: SystemExit) -> BaseException | None:
@@ -269,16 +311,20 @@ def _frames(error: BaseException) -> list[tuple[str, int, str]]:
 
 def _user_frame(error: BaseException | None) -> dict[str, object]:
     """Return the innermost user frame of the traceback: not a library's or holdfast's."""
-    own_folder, stdlib_folder = Path(__file__).parent.parent, Path(os.__file__).parent
-    libraries = (str(own_folder), "site-packages", "dist-packages", str(stdlib_folder), "<")
     location: dict[str, object] = {}
     trace = error.__traceback__ if error is not None else None
     while trace is not None:
-        code = trace.tb_frame.f_code
-        if not any(library in code.co_filename for library in libraries):
-            location = {"file": code.co_filename, "line": trace.tb_lineno, "function": code.co_name}
+        location = _user_line(trace.tb_frame, trace.tb_lineno) or location
         trace = trace.tb_next
     return location
+
+
+def _user_line(frame: types.FrameType, line: int) -> dict[str, object]:
+    """Return the location of a frame; empty if it is a library's or holdfast's."""
+    code = frame.f_code
+    if any(library in code.co_filename for library in _LIBRARIES):
+        return {}
+    return {"file": code.co_filename, "line": line, "function": code.co_name}
 
 
 _Hook = Callable[[type[BaseException], BaseException, types.TracebackType | None], object]

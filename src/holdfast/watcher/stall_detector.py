@@ -366,6 +366,7 @@ def _source_contexts(ranks: Sequence[RankState]) -> dict[SourceLine, SourceConte
     calls = [call for state in ranks for call in (*state.pending, *state.recent[-MAX_CALLS:])]
     level = {line for call in calls for line in (call.site, call.caller) if line is not None}
     level |= {line for state in ranks for line in state.steady}
+    level |= {state.raised.place for state in ranks if state.raised and state.raised.place}
     level |= compared_frames(ranks)
     contexts: dict[SourceLine, SourceContext] = {}
     for _ in range(MAX_CALLER_LEVELS + 1):

@@ -99,7 +99,7 @@ def _store(notes: TraceNotes, kind: str, data: Any) -> None:
             place = _source_line(data)
             raised = RaisedException(str(data["type"]), str(data["text"]), place, frames=frames)
             notes.raised = original_exception(raised)
-        case TraceNote.ENDED:
+        case TraceNote.ENDED if notes.ended is None:  # an exit handler may call os._exit
             notes.ended = ScriptEnd(str(data["how"]), _source_line(data), float(data["time"]))
         case TraceNote.TROUBLE:
             notes.troubles.append(msgspec.convert(data, StepProblem))

@@ -309,6 +309,31 @@ def test_the_exception_in_whose_handler_a_script_exits_is_recorded(
         assert (notes.raised.type, notes.raised.place.line) == ("ValueError", 3)
 
 
+def test_the_line_at_which_a_thread_leaves_the_process_is_recorded(tmp_path: Path) -> None:
+    text = """
+import os, threading, time
+def leave():
+    os._exit(4)
+if os.fork() == 0:
+    os._exit(0)  # a child is not the rank
+os.wait()
+threading.Thread(target=leave).start()
+time.sleep(60)
+"""
+    done, notes = run_script(tmp_path, text)
+    assert done.returncode == 4
+    assert notes.ended is not None
+    assert notes.ended.place is not None
+    assert (notes.ended.how, notes.ended.place.line) == ("os._exit", 4)
+
+
+def test_an_exit_in_a_handler_after_the_script_is_not_its_end(tmp_path: Path) -> None:
+    done, notes = run_script(tmp_path, "import atexit, os\natexit.register(os._exit, 3)\n")
+    assert done.returncode == 3
+    assert notes.ended is not None
+    assert notes.ended.how == "end of script"
+
+
 def test_the_end_of_a_long_message_is_recorded(tmp_path: Path) -> None:
     _, notes = run_script(tmp_path, "raise ValueError('a' + 'x' * 9000 + 'b')")
     assert notes.raised is not None

@@ -223,6 +223,23 @@ def test_a_dead_loader_worker_is_distinguished_from_a_slow_one() -> None:
     assert root_of(judge([*waiting(0, 1, 3), dead]))[0] == "dataloader-worker-died"
 
 
+def test_a_loader_worker_that_left_is_named_at_the_loop_over_the_loader() -> None:
+    """torch raises at whatever line the rank runs when its worker dies."""
+    text = "DataLoader worker (pid 77) exited unexpectedly with exit code 3."
+    raised = RaisedException("RuntimeError", text, TRAIN)
+    dead = row(1, *history(30), raised=raised, exit_code=1, life=ProcessState.DEAD)
+    loops = (
+        EnclosingLoop(30, 50, "for epoch in range(2):", None),
+        EnclosingLoop(36, 50, "for step, (x, y) in enumerate(loader):", None),
+    )
+    source = {TRAIN: SourceContext("main", 20, "", (), loops)}
+    assert root_of(judge([dead, *waiting(0, 2)], source=source)) == (
+        "dataloader-worker-died",
+        1,
+        36,
+    )
+
+
 def test_survivors_that_lost_their_peer_are_not_the_root() -> None:
     lost = RaisedException(
         "RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:1234", TRAIN
@@ -864,6 +881,22 @@ def test_the_new_group_of_some_ranks_is_named_and_not_the_next_one_of_all_ranks(
     assert root_of(verdict) == ("new-group-by-some-ranks", 0, EVAL.line)
     assert verdict.root is not None
     assert verdict.root.message == "ranks 1-2 call new_group at train.py:77; rank 0 never does"
+
+
+def test_groups_that_ranks_create_with_other_members_are_named_without_the_source() -> None:
+    """Each pair of ranks creates its own group: both are torch's group 1."""
+    names = {pair: f"1 of {pair}" for pair in ((0, 1), (2, 3))}
+    groups = world(4) | {name: ProcessGroupInfo(name, pair) for pair, name in names.items()}
+    created = call(1, "new_group", group="new_group", site=EVAL, done=True)
+    rows = [
+        row(0, created, call(1, group=names[0, 1], site=TRAIN)),
+        row(1, created, call(1, group=names[0, 1], site=TRAIN, done=True)),
+        *(row(rank, created, call(1, group=names[2, 3], site=TRAIN)) for rank in (2, 3)),
+    ]
+    verdict = judge(rows, groups=groups)
+    assert root_of(verdict) == ("new-group-by-some-ranks", 0, EVAL.line)
+    assert verdict.root is not None
+    assert "with different members ([0, 1] and [2, 3])" in verdict.root.message
 
 
 def skipping(rank: int, calls: tuple[SourceLine, ...], skips: int) -> RankState:

@@ -259,6 +259,27 @@ def test_a_mismatched_call_confirms_an_order_hint():
     assert refined(before, ranks, order, source=source) is before
 
 
+def test_an_exit_from_the_iteration_explains_a_later_call_of_the_same_loop():
+    """The linter names the forward pass at 22; the ranks differ in the backward pass at 24."""
+    loop = EnclosingLoop(10, 30, "for batch in batches", None)
+    source = {
+        at(line): SourceContext("train", 1, "", loops=loops)
+        for line, loops in ((24, (loop,)), (44, ()))
+    }
+    ranks = (
+        row(0, *(completed_call(n, 24, None) for n in (1, 2)), pending_call(3, 24, None)),
+        row(
+            1, *(completed_call(n, 24, None) for n in (1, 2)), pending_call(3, 44, None, "barrier")
+        ),
+    )
+    skips = hint("exit", 13, 22, 22, guard=12)
+    before = verdict("uneven-inputs", 1, 10)
+    found = refined(before, ranks, skips, source=source).root
+    assert (found.subject.rank, found.subject.line) == (1, 13)
+    after = hint("exit", 26, 28, 28, guard=25)
+    assert refined(before, ranks, after, source=source) is before
+
+
 def test_groups_of_one_name_with_different_members_confirm_a_hint():
     """b50: pairs of ranks created the second group separately."""
     groups = {

@@ -14,21 +14,50 @@ _NORMAL_FORMS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.In: ("in", True), ast.NotIn: ("in", False), ast.Gt: (">", True), ast.LtE: (">", False),
     ast.Lt: ("<", True), ast.GtE: ("<", False),
 }  # fmt: skip
+#: The statement of a test.
+_KEYWORD = re.compile(r"^(?:if|assert) ")
 #: Tests of settings by which a model is whole on each rank, or sharded.
 _WHOLE = re.compile(r"NO_SHARD|(?:^|[_. ])(?:use_|enable_)?ddp(?:$|[_. )])", re.IGNORECASE)
+_SHARDING = re.compile(r"fsdp|deepspeed|(?<!NO_)shard", re.IGNORECASE)
 _SHARDED = re.compile(r"^(?:if )?[\w.]*(?:fsdp|zero_?3|shard)\w*$", re.IGNORECASE)
 
 
 def is_whole_by(text: str, *, answer: bool) -> bool:
     """Return True if a test with this answer says that the model is whole on each rank."""
-    return (_WHOLE if answer else _SHARDED).search(text) is not None
+    try:
+        node = ast.parse(text.removeprefix("if "), mode="eval").body
+    except (SyntaxError, ValueError):  # the text was truncated
+        return (_WHOLE if answer else _SHARDED).search(text) is not None
+    return _is_whole(node, answer=answer)
+
+
+def excludes_sharding(text: str) -> bool:
+    """Return True if ranks differ at a test of several conditions only if the model is whole.
+
+    As in ``is_main or kind == "FSDP"``, which all ranks pass otherwise.
+    """
+    return (" or " in text or " and " in text) and any(
+        is_whole_by(text, answer=answer) for answer in (True, False)
+    )
+
+
+def _is_whole(node: ast.expr, *, answer: bool) -> bool:
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_whole(operand, answer=not answer)
+        case ast.BoolOp(op=joint, values=values) if isinstance(joint, ast.And) is answer:
+            return any(_is_whole(value, answer=answer) for value in values)
+        case ast.Compare(ops=[op], comparators=[kind]) if _SHARDING.search(ast.unparse(kind)):
+            return isinstance(op, (ast.NotEq, ast.IsNot, ast.NotIn)) is answer
+        case _:
+            return (_WHOLE if answer else _SHARDED).search(ast.unparse(node)) is not None
 
 
 @lru_cache(maxsize=256)
 def conjuncts_of(text: str) -> Conditions:
     """Return the conditions of a test joined by ``and``, each with whether it must hold."""
     try:
-        node = ast.parse(text.removeprefix("if "), mode="eval").body
+        node = ast.parse(_KEYWORD.sub("", text), mode="eval").body
     except (SyntaxError, ValueError):  # the text was truncated
         return frozenset()
     return frozenset(normal_form(operand) for operand in _operands(node))

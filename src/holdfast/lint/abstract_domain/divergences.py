@@ -22,6 +22,11 @@ _RANK_NAME = re.compile(
 HAS_PARTNER, MAY_EXIST = "partner", "exists"
 
 
+def names_rank(text: str) -> bool:
+    """Return True if a test names the rank, or the process that is the main one."""
+    return _RANK_NAME.search(text) is not None
+
+
 class Divergence(msgspec.Struct, frozen=True):
     """A line where ranks may diverge.
 
@@ -57,7 +62,7 @@ class Divergence(msgspec.Struct, frozen=True):
     @property
     def names_rank(self) -> bool:
         """Return True if the test names the rank, or the process that is the main one."""
-        return _RANK_NAME.search(self.text) is not None
+        return names_rank(self.text)
 
     def is_shown(self, *, in_large_program: bool) -> bool:
         """Return True if a source on the path shows that ranks differ.

@@ -71,6 +71,8 @@ class FileAccess(Marker, frozen=True):
 
 #: Kinds of accesses to files and folders.
 FILE_ACCESSES = frozenset({"makes", "writes", "extends", "reads", "lists", "tests", "removes"})
+#: Collectives that match one another wherever they are entered.
+BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 #: The markers around a block in which ranks may take turns.
 TURN_BEGINS, TURN_ENDS = "turn begins", "turn ends"
 
@@ -129,13 +131,16 @@ class LoopEffect(msgspec.Struct, frozen=True):
 
 
 class Try(msgspec.Struct, frozen=True):
-    """A ``try`` with handlers (location, exception type, effects); ``imports_only``: no others."""
+    """A ``try`` with handlers (location, exception type, effects).
+
+    ``fails_alike``: it only imports or gets something, which fails on all ranks or on none.
+    """
 
     location: SourceLine
     body: tuple[Any, ...]
     handlers: tuple[tuple[SourceLine, str, tuple[Any, ...]], ...]
     final_body: tuple[Any, ...]
-    imports_only: bool = False
+    fails_alike: bool = False
 
 
 class EffectSummary(msgspec.Struct, frozen=True, eq=False):

@@ -75,6 +75,14 @@ def weak_taint(sources: Taint) -> Taint:
     return _weak(persistent_taint(sources))
 
 
+def set_order(order: Taint) -> Taint:
+    """Return the sources of an order that are sets or listings, and not draws of a generator.
+
+    Data are usually shuffled, and loops over them need not agree.
+    """
+    return tuple(source for source in order if source.kind is TaintKind.ORDER)
+
+
 class NoConstant:
     """Type of :data:`NO_CONSTANT`."""
 

@@ -289,6 +289,8 @@ RANK_TEXT = LibraryInstance("named")
 BATCH = LibraryInstance("batch")
 #: A parameter of which an FSDP model has only this rank's shard.
 SHARD = LibraryInstance("shard")
+#: A model that is sharded if the program configures it so.
+CONFIGURED_MODEL = LibraryInstance("wrapped:configured")
 #: The number of elements in a batch or in part of it.
 COUNT = LibraryInstance("count")
 #: The number of extra iterations a rank needs to reach an agreed count.

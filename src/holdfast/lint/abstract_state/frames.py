@@ -121,14 +121,17 @@ class Frame:
         """Return the control taint that this function itself adds."""
         return tuple(source for source in self.control if source not in self.caller_control)
 
-    def write_control(self, name: str) -> Taint:
+    def write_control(self, name: str, *, simple: bool = False) -> Taint:
         """Return why not all ranks may assign this attribute or variable here.
 
-        Conditions of callers further up are ignored, as are those of lazily created names.
+        Conditions of lazily created names are ignored, and those of callers further up unless they
+        are tests of the rank around the assignment of a ``simple`` value, a flag or number.
         """
         self.used_names.add(name)
         if name in self.lazily_created:
             return ()
+        if simple and is_rank_only(self.control):
+            return self.control
         return merge_taint(self.own_control, self.caller_own_control)
 
     def divergent_sources(self, test: Taint) -> Taint:

@@ -22,6 +22,7 @@ from holdfast.lint.abstract_domain.values import (
     merge_taint,
     open_dict_of,
     persistent_taint,
+    taint_value,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
@@ -56,8 +57,11 @@ def mutate(
     grows = grows and not grows_on_both_sides(frame, owner)
     keys: Taint = ()
     is_keyed = _is_unknown_entry(state, frame, owner)
-    while isinstance(owner, ast.Subscript):
-        keys, owner = merge_taint(keys, _key_taint(state, frame, owner)), owner.value
+    while isinstance(owner, ast.Subscript) or (container := _default_owner(owner)) is not None:
+        if isinstance(owner, ast.Subscript):
+            keys, owner = merge_taint(keys, _key_taint(state, frame, owner)), owner.value
+        else:
+            owner = container
     old = state.evaluate(frame, owner)
     control = persistent_taint(frame.write_control(dotted_name(owner)))
     if (
@@ -115,8 +119,19 @@ def with_entries(
     return None if container.objects_of(Instance) else open_dict_of(held, container)
 
 
-def updated_dict(container: Value, arguments: Arguments) -> DictEntries | OpenDict | None:
-    """Return a dict after ``update(**arguments)``; None for other containers."""
+def _default_owner(node: ast.expr) -> ast.expr | None:
+    """Return the dict in ``hooks.setdefault(name, [])``, whose entry is changed."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr="setdefault")):
+            return owner
+        case _:
+            return None
+
+
+def updated_dict(
+    container: Value, arguments: Arguments, control: Taint
+) -> DictEntries | OpenDict | None:
+    """Return a dict after ``update(**arguments)`` under a test; None for other containers."""
     held: dict[str, Value] = dict(arguments.named)
     others: list[Value] = [arguments.starred] if arguments.starred is not None else []
     for value in arguments.positional:
@@ -128,11 +143,21 @@ def updated_dict(container: Value, arguments: Arguments) -> DictEntries | OpenDi
         for known in value.objects_of(OpenDict):
             held |= known.entries
             others[-1] = known.rest
+    held = {name: taint_value(value, control) for name, value in held.items()}
     changed = with_entries(container, held)
     if changed is None or not others:
         return changed
     rest = [changed.rest] if isinstance(changed, OpenDict) else []
-    return open_dict_of(changed.entries, join_values([*rest, *others]))
+    entries = {
+        name: value if name in held else join_values([value, *map(_entry_of, others)], control)
+        for name, value in changed.entries.items()
+    }
+    return open_dict_of(entries, join_values([*rest, *others]))
+
+
+def _entry_of(container: Value) -> Value:
+    """Return what any entry of another dict may be."""
+    return Value(container.content, known=False)
 
 
 def _is_unknown_entry(state: InterpreterState, frame: Frame, node: ast.expr) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 
@@ -28,6 +29,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    CONFIGURED_MODEL,
     COUNT,
     LAUNCHER_RANK,
     FunctionObject,
@@ -41,6 +43,7 @@ from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SummaryCache
 from holdfast.lint.abstract_state.heap import FactKey, Heap, set_fact
+from holdfast.lint.framework_calls import HOOK_CLASSES, HOOK_PARAMETERS
 from holdfast.lint.sources.modules import (
     Class,
     Definition,
@@ -58,6 +61,15 @@ _NEVER_EMPTY = frozenset({TaintKind.TIME, TaintKind.HOST})
 _MAX_TEXT = 80
 #: Classes, as the tables name them, whose methods enter collectives.
 _ANNOTATED = ("accelerate.", "lightning.", "deepspeed.", "transformers.", "wrapped:")
+_HOOK = re.compile(r"on_|\w+_step$")
+#: What shows that the program lets FSDP or DeepSpeed's ZeRO-3 shard its models, by settings.
+_SHARDS_MODELS = re.compile(
+    r"\bfsdp(?:_plugin)?\s*=\s*[\"'\[A-Z]|FullyShardedDataParallelPlugin\(|FSDPStrategy\("
+    r"|strategy[\"']?\s*[:=]\s*[\"'](?:fsdp|deepspeed_stage_3)|\bfully_shard\(|\bFSDP\("
+    r"|FullyShardedDataParallel\(|[\"']stage[\"']\s*:\s*3\b|DeepSpeedStrategy\([^)]*stage\s*=\s*3|zero_?(?:stage)?_?3\b"
+    r"|zero_stage[\"']?\s*[:=]\s*3\b|stage3_",
+    re.IGNORECASE,
+)
 
 
 class InterpreterState:
@@ -72,6 +84,7 @@ class InterpreterState:
     events: why some ranks set an event, by its name
     wrapped_models: the models that a wrapper holds, and variables and attributes with such models
     optimized_models: those whose parameters an optimizer got, and where
+    runs: why some ranks create a W&B run, by its line
     lone_weights: models into which only some ranks load weights, and where
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
@@ -105,6 +118,7 @@ class InterpreterState:
         self.optimized_models: dict[Hashable, SourceLine] = {}
         self.lone_weights: dict[Hashable, SourceLine] = {}
         self.events: dict[str, Taint] = {}
+        self.runs: dict[SourceLine, Taint] = {}
         self.heap = Heap(modules)
         self.first_uses: set[tuple[str, str]] = set()
         self.summaries = SummaryCache(name for name in self.heap.tested if "." in name)
@@ -127,15 +141,35 @@ class InterpreterState:
         self.evaluators, self.executors = {}, {}
         del self.call, self.invoke, self.evaluate_attribute
 
-    def annotated_objects(self, function: Function, name: str) -> tuple[LibraryInstance, ...]:
-        """Return what a parameter is by its annotation with a library's class; else nothing."""
+    @cached_property
+    def shards_models(self) -> bool:
+        """Return True if the program configures a framework to shard its models."""
+        return any(_SHARDS_MODELS.search(module.text) for module in self.modules.values())
+
+    def known_objects(self, function: Function, name: str) -> tuple[LibraryInstance, ...]:
+        """Return what a parameter is by its annotation, or as that of a framework's hook."""
         key = (id(function), name)
         if key not in self._annotated:
             annotation = self.symbols.annotation(function, name)
             named = library.CLASSES.get(annotation, "") if isinstance(annotation, str) else ""
             known = named.startswith(_ANNOTATED)
-            self._annotated[key] = (LibraryInstance(named),) if known else ()
+            self._annotated[key] = (
+                (LibraryInstance(named),) if known else self._hook_objects(function, name)
+            )
         return self._annotated[key]
+
+    def _hook_objects(self, function: Function, name: str) -> tuple[LibraryInstance, ...]:
+        """Return what a framework passes to a hook or step of a class derived from its own."""
+        if function.owner is None or not _HOOK.match(function.name):
+            return ()
+        bases = [base for base in self.symbols.bases(function.owner) if isinstance(base, str)]
+        hooks = [HOOK_CLASSES[base] for base in bases if base in HOOK_CLASSES]
+        named = HOOK_PARAMETERS[hooks[0]].get(name, ()) if hooks else ()
+        return tuple(
+            LibraryInstance(each)
+            for each in named
+            if each != CONFIGURED_MODEL.name or self.shards_models
+        )
 
     def record_seed(self, generator: str, location: SourceLine, sources: Taint) -> None:
         """Record a seed and why it differs between ranks; a line's uniform seed prevails."""

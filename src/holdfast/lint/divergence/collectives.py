@@ -8,6 +8,7 @@ import re
 from msgspec.structs import replace
 
 from holdfast.lint import library
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
@@ -45,6 +46,11 @@ _SUBGROUP_NAME = re.compile(
 )
 #: Calls that split the ranks into groups.
 _SPLITTING = frozenset({"new_subgroups", "new_subgroups_by_enumeration"})
+#: Parameters for the folder of a sharded checkpoint, and values that are a process's own.
+_FOLDERS = frozenset(
+    {"checkpoint_id", "path", "filepath", "save_dir", "tag", "output_dir", "checkpoint_dir"}
+)
+_PROCESS_KINDS = frozenset({TaintKind.TIME, TaintKind.HOST})
 #: The result of ``get_world_size()``, and of ``range`` over it.
 WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
 
@@ -67,6 +73,8 @@ def enter_collective(
     if collective.kind in ("send", "recv"):
         return _record_message(state, call, collective, group)
     _record_differing_arguments(call, collective, group)
+    if collective.kind == "sharded":
+        _record_own_folder(state, call, collective)
     if collective.kind == "init":
         limit = arguments.get(2, "timeout")
         has_limit = limit is not None and limit.const is not None
@@ -201,6 +209,29 @@ def _is_created_for_all(state: InterpreterState, call: LibraryCall, *, varies: b
     return key in state.first_uses
 
 
+def _record_own_folder(
+    state: InterpreterState, call: LibraryCall, collective: CollectiveCall
+) -> None:
+    """Record a sharded checkpoint whose parts each rank writes to another folder."""
+    if call.frame.scope.module.is_test or _only_some_ranks(call.frame):
+        return
+    for name in _FOLDERS.intersection((*collective.parameters, *call.arguments.named)):
+        path = _collective_argument(call.arguments, collective, name)
+        own = [source for source in path.content if source.kind in _PROCESS_KINDS] if path else []
+        if own:
+            message = (
+                f"each rank passes another {name} to {collective.name}, as it contains "
+                f"`{own[0].text}`: the parts of one checkpoint end in several folders; broadcast "
+                "that of rank 0"
+            )
+            at, kind = call.location, "habit-name"
+            divergence = Divergence(
+                kind, at, at, call.name, tuple(own), detail=message, by_name=True
+            )
+            state.summaries.current.divergences.setdefault((kind, at), divergence)
+            return
+
+
 def _record_differing_arguments(
     call: LibraryCall, collective: CollectiveCall, group: GroupScope
 ) -> None:
@@ -216,6 +247,8 @@ def _record_differing_arguments(
     if collective.shaped:
         value = _collective_argument(call.arguments, collective, collective.shaped)
         length = without_kinds(value.length, {TaintKind.NAMED}) if value is not None else ()
+        if collective.root == "src" and is_rank_only(length):
+            length = ()  # what the root has and a placeholder on the others, made to fit
         if length and (group is GroupScope.WORLD or not is_rank_only(length)):
             call.frame.add_effect(Marker("shape", call.location, collective.name, length))
         for numbers in value.objects_of(NumberTypes) if value is not None else ():

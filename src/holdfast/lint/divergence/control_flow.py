@@ -9,9 +9,15 @@ from itertools import islice
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.abstract_domain.conditions import Conditions, is_whole_by
+from holdfast.lint.abstract_domain.conditions import (
+    Conditions,
+    conjuncts_of,
+    excludes_sharding,
+    is_whole_by,
+)
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
+    BARRIERS,
     PROCESS_EXIT,
     SINGLE_JOB,
     UNSHARED_EXIT,
@@ -46,16 +52,18 @@ from holdfast.lint.divergence.group_members import (
 )
 from holdfast.lint.divergence.handlers import finally_divergences, handler_divergences
 from holdfast.lint.divergence.implications import excluded_conditions
+from holdfast.lint.divergence.new_jobs import forms_new_job
 from holdfast.lint.divergence.partners import depends_on_unknown, is_retry, unproved_reason
-from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
+from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, opposite_answers
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
 _MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
-_BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
 #: A membership test such as ``if rank in ranks``.
 _MEMBERSHIP_TEST = re.compile(r"rank\w*(?:\(\w*\))? (?:not )?in [a-z_]", re.IGNORECASE)
+#: A loop that counts its iterations.
+_ENUMERATED = re.compile(r"for \(?(\w+), .* in enumerate\([^,]*\)$")
 
 
 def find_divergences(path: Sequence[Effect]) -> Iterator[Divergence]:
@@ -70,24 +78,16 @@ class _PathComparison:
     def __init__(self) -> None:
         self._futures = {answer: Futures(rank_only=answer) for answer in (False, True)}
 
-    def divergences(
-        self, block: Block, *, in_loop: bool, paired: frozenset[int] = frozenset()
-    ) -> Iterator[Divergence]:
-        """Yield the divergences of a block.
-
-        ``paired`` are the ids of branches where ranks take turns.
-        """
-        paired |= find_paired_branches(block.path)
+    def divergences(self, block: Block, *, in_loop: bool) -> Iterator[Divergence]:
+        """Yield the divergences of a block."""
         for at, effect in enumerate(block.path):
             match effect:
-                case Branch() if id(effect) in paired:
-                    pass
                 case Branch(yes=yes, no=no):
-                    yield from self._branch(block, at, effect)
+                    yield from self._unsettled(block, at, effect)
                     yield from _excluded_members(effect)
                     for side in (yes, no):
                         inner = block.side(side, at)
-                        yield from self.divergences(inner, in_loop=in_loop, paired=paired)
+                        yield from self.divergences(inner, in_loop=in_loop)
                 case LoopEffect(body=body, orelse=after):
                     yield from _loop_divergences(effect)
                     inner = block.loop_body(unfold_early_exits(body), at)
@@ -95,7 +95,7 @@ class _PathComparison:
                     last = block.nested(unfold_early_exits(after), at)
                     yield from self.divergences(last, in_loop=in_loop)
                 case Try():
-                    yield from self._try(block, at, effect, in_loop=in_loop, paired=paired)
+                    yield from self._try(block, at, effect, in_loop=in_loop)
                 case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
                     yield from self._process_exits(block.called(at))
                 case Marker(name="root" | "shape" | "type" | "ranks" | "state", control=control):
@@ -105,17 +105,18 @@ class _PathComparison:
                 case _:
                     pass
 
-    def _try(
-        self, block: Block, at: int, effect: Try, *, in_loop: bool, paired: frozenset[int]
-    ) -> Iterator[Divergence]:
+    def _try(self, block: Block, at: int, effect: Try, *, in_loop: bool) -> Iterator[Divergence]:
         yield from handler_divergences(self._futures[False], block, at, in_loop=in_loop)
         yield from finally_divergences(effect)
-        for path in (effect.body, *(handled for _, _, handled in effect.handlers)):
-            inner = block.guarded(unfold_early_exits(path), at)
-            own = paired if path is effect.body else frozenset[int]()
-            yield from self.divergences(inner, in_loop=in_loop, paired=own)
+        guarded = block.guarded(unfold_early_exits(effect.body), at)
+        yield from self.divergences(guarded, in_loop=in_loop)
+        for _, _, handled in effect.handlers:
+            inner = block.guarded(unfold_early_exits(handled), at)
+            inner.settled = frozenset()  # not every rank gets here
+            yield from self.divergences(inner, in_loop=in_loop)
         last = block.nested(unfold_early_exits(effect.final_body), at)
-        yield from self.divergences(last, in_loop=in_loop, paired=paired)
+        last.settled = guarded.settled
+        yield from self.divergences(last, in_loop=in_loop)
 
     def _process_exits(self, called: Block) -> Iterator[Divergence]:
         """Yield the ends of the process in a called function that skip collectives of callers."""
@@ -127,9 +128,31 @@ class _PathComparison:
 
     # ---- branches
 
+    def _unsettled(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
+        """Yield a branch's divergences, unless ranks meet although each repeats its answer below.
+
+        For example, all but the first rank enter a barrier, and the first one enters it further
+        down: where it finds a file, or behind ``assert rank == 0`` where it creates it.
+        """
+        answers = opposite_answers(branch)
+        if answers is not None and answers[0] in block.settled:
+            return
+        found = list(self._branch(block, at, branch))
+        if answers is not None and any(each.kind != "ranks" for each in found):
+            futures = self._futures[True]
+            yes, no = (
+                block.nested(side, at).point(0).future(futures.assuming(holding))
+                for side, holding in zip((branch.yes, branch.no), answers, strict=True)
+            )
+            if futures.compatible(yes, no):
+                block.settled |= set(answers)
+                return
+        yield from found
+
     def _branch(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
         if (
             not branch.taint
+            or forms_new_job(branch)
             or _selects_file_format(branch)
             or _tests_single_job(branch, block.path[:at])
         ):
@@ -192,11 +215,13 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
     """Yield the divergences of a branch whose sides enter different collectives."""
     rank_only = is_rank_only(branch.taint)
     barrier = any(
-        op.name in _BARRIERS
+        op.name in BARRIERS
         for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
     )
     for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
-        if is_retry(divergence, block.targets.next) or _is_whole(divergence.op, block.facts):
+        if is_retry(divergence, block.targets.next) or _is_whole(
+            divergence.op, block.facts, branch.text
+        ):
             continue
         unproved = unproved_reason(divergence, branch) if rank_only else ""
         if unproved:
@@ -210,13 +235,16 @@ def _unmatched_operations(block: Block, at: int, branch: Branch) -> Iterator[Div
             yield replace(divergence, conditional=conditional)
 
 
-def _is_whole(op: Operation | None, facts: Sequence[tuple[str, bool]]) -> bool:
+def _is_whole(op: Operation | None, facts: Sequence[tuple[str, bool]], test: str) -> bool:
     """Return True for I/O of a model that may be sharded, where a test says that it is not."""
     return (
         op is not None
         and op.kind == "sharded"
         and op.may_not_wait
-        and any(is_whole_by(text, answer=answer) for text, answer in facts)
+        and (
+            excludes_sharding(test)
+            or any(is_whole_by(text, answer=answer) for text, answer in facts)
+        )
     )
 
 
@@ -406,7 +434,9 @@ def _loop_divergences(loop: LoopEffect) -> Iterator[Divergence]:
     if not (loop.count_taint or loop.order_taint):
         return
     rank_only = bool(loop.count_taint) and is_rank_only(loop.count_taint)
-    counted = _relevant_operations(loop.body, rank_only=rank_only)
+    index = _ENUMERATED.match(loop.text)
+    body = _without_bounded(loop.body, index[1]) if index is not None else loop.body
+    counted = _relevant_operations(body, rank_only=rank_only)
     ddp = ("forward", "backward") if loop.joined else ()
     first = next((operation for operation in counted if operation[0].kind not in ddp), None)
     if first is None:
@@ -420,3 +450,23 @@ def _loop_divergences(loop: LoopEffect) -> Iterator[Divergence]:
         yield Divergence(
             "order", loop.location, loop.location, loop.text, loop.order_taint, op, chain
         )
+
+
+def _without_bounded(path: Sequence[Effect], index: str) -> EffectPath:
+    """Return the body of a loop without what a bound on its index skips in the last iterations.
+
+    ``if index < fewest: all_reduce()``: ranks with more iterations do not enter it in those.
+    """
+    kept: list[Effect] = []
+    for effect in path:
+        match effect:
+            case Branch(text=text, yes=yes, no=no):
+                tests = conjuncts_of(text)
+                is_bound = any(test.startswith(f"{index} < ") and holds for test, holds in tests)
+                inner = () if is_bound else _without_bounded(yes, index)
+                kept.append(replace(effect, yes=inner, no=_without_bounded(no, index)))
+            case Try(body=body):
+                kept.append(replace(effect, body=_without_bounded(body, index)))
+            case _:
+                kept.append(effect)
+    return tuple(kept)

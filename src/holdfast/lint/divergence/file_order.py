@@ -81,6 +81,7 @@ class _OrderWalker:
 
     def walk(self, path: Sequence[Effect], passed: Mapping[str, str]) -> None:
         """Walk a path in which parameters are the ``passed`` paths."""
+        self._by_rank += any(map(_asserts_rank, path))  # other ranks are not meant to get here
         for effect in path:
             self._remaining -= 1
             if self._remaining < 0:
@@ -214,6 +215,14 @@ class _OrderWalker:
         if kind == "file":
             text = f"{text} is {'removed' if other.name == 'removes' else 'written'}"
         self.divergences.append(Divergence(kind, access.location, other.location, text, ()))
+
+
+def _asserts_rank(effect: Effect) -> bool:
+    return (
+        isinstance(effect, Branch)
+        and effect.text.startswith("assert ")
+        and bool(taint_kinds(effect.taint) & RANK_KINDS)
+    )
 
 
 def _merged(one: list[FileAccess], other: list[FileAccess]) -> list[FileAccess]:

@@ -82,6 +82,7 @@ class Block:
     """A path with its targets; ``depth`` is the number of calls that lead to it.
 
     ``facts`` are the tests that lead to it, which all ranks answer alike, with their answers.
+    ``settled``: ranks that answer these tests differently enter the same collectives on the whole.
     """
 
     def __init__(
@@ -90,8 +91,9 @@ class Block:
         targets: Targets,
         depth: int = 0,
         facts: tuple[tuple[str, bool], ...] = (),
+        settled: frozenset[Conditions] = frozenset(),
     ) -> None:
-        self.facts = facts
+        self.facts, self.settled = facts, settled
         self.path: tuple[Any, ...] = path
         self.targets = targets
         self.depth = depth
@@ -103,8 +105,10 @@ class Block:
 
     def nested(self, path: EffectPath, at: int) -> Block:
         """Return a block that continues behind the effect at this index."""
-        targets = replace(self.targets, normal=self.point(at + 1))
-        return Block(path, targets, self.depth, self.facts)
+        return self._within(path, replace(self.targets, normal=self.point(at + 1)))
+
+    def _within(self, path: EffectPath, targets: Targets) -> Block:
+        return Block(path, targets, self.depth, self.facts, self.settled)
 
     def side(self, path: EffectPath, at: int) -> Block:
         """Return a block for one side of the branch at this index, in its unfolded form."""
@@ -117,14 +121,12 @@ class Block:
     def loop_body(self, path: EffectPath, at: int) -> Block:
         """Return a block for the body of the loop at this index."""
         head, after = LoopHead(self, at), self.point(at + 1)
-        targets = Targets(head, head, after, self.targets.returned)
-        return Block(path, targets, self.depth, self.facts)
+        return self._within(path, Targets(head, head, after, self.targets.returned))
 
     def guarded(self, path: EffectPath, at: int) -> Block:
         """Return a block for the body or a handler of the ``try`` at this index."""
         targets = replace(self.targets, normal=self.point(at + 1))
-        targets = targets.through(self.path[at].final_body, self.depth)
-        return Block(path, targets, self.depth, self.facts)
+        return self._within(path, targets.through(self.path[at].final_body, self.depth))
 
     def called(self, at: int) -> Block:
         """Return the body of the function called at this index."""
@@ -207,19 +209,37 @@ class _Fork(msgspec.Struct, frozen=True):
     no: int
 
 
+class _Table:
+    """The numbers of futures, and which of them are compatible."""
+
+    def __init__(self) -> None:
+        self.nodes: list[_Step | _Fork | None] = [None] * (_LAST + 1)
+        self.numbers: dict[_Step | _Fork, int] = {}
+        self.compared: dict[tuple[int, int], bool] = {}
+
+
 class Futures:
     """Futures as numbers: equal futures have equal numbers.
 
     ``rank_only`` omits operations of sub-groups. ``assumed``: conditions that hold on all ranks.
     """
 
-    def __init__(self, *, rank_only: bool, assumed: Conditions = frozenset()) -> None:
+    def __init__(
+        self,
+        *,
+        rank_only: bool,
+        assumed: Conditions = frozenset(),
+        table: _Table | None = None,
+    ) -> None:
         self._rank_only = rank_only
         self._assumed = assumed
-        self._nodes: list[_Step | _Fork | None] = [None] * (_LAST + 1)
-        self._numbers: dict[_Step | _Fork, int] = {}
         self._iterations: dict[int, tuple[int, frozenset[int], bool]] = {}
-        self._compared: dict[tuple[int, int], bool] = {}
+        self._table = table if table is not None else _Table()
+
+    def assuming(self, conditions: Conditions) -> Futures:
+        """Return the futures of ranks for which these conditions hold, comparable with these."""
+        assumed = self._assumed | conditions
+        return Futures(rank_only=self._rank_only, assumed=assumed, table=self._table)
 
     # ---- construction
 
@@ -289,10 +309,10 @@ class Futures:
         return self._number(_Step("loop", iteration, future)) if has_collectives else future
 
     def _number(self, node: _Step | _Fork) -> int:
-        number = self._numbers.get(node)
+        number = self._table.numbers.get(node)
         if number is None:
-            number = self._numbers[node] = len(self._nodes)
-            self._nodes.append(node)
+            number = self._table.numbers[node] = len(self._table.nodes)
+            self._table.nodes.append(node)
         return number
 
     def _fork(self, text: str, yes: int, no: int) -> int:
@@ -313,7 +333,7 @@ class Futures:
             if candidate in reached:
                 continue
             reached.add(candidate)
-            match self._nodes[candidate]:
+            match self._table.nodes[candidate]:
                 case _Step(after=after):
                     has_collectives = True
                     pending.append(after)
@@ -338,12 +358,12 @@ class Futures:
             if one == other or ABORT in (one, other):
                 answer = True
                 break
-            known = self._compared.get((one, other))
+            known = self._table.compared.get((one, other))
             if known is not None:
                 answer = known
                 break
             compared.append((one, other))
-            first, second = self._nodes[one], self._nodes[other]
+            first, second = self._table.nodes[one], self._table.nodes[other]
             if not isinstance(first, _Step) or not isinstance(second, _Step):
                 answer = self._equal_forks(one, other)
                 break
@@ -353,12 +373,12 @@ class Futures:
                 answer = False
                 break
             one, other = first.after, second.after
-        self._compared.update(dict.fromkeys(compared, answer))
+        self._table.compared.update(dict.fromkeys(compared, answer))
         return answer
 
     def _equal_forks(self, one: int, other: int) -> bool:
         """Compare two futures of which one depends on a test."""
-        first, second = self._nodes[one], self._nodes[other]
+        first, second = self._table.nodes[one], self._table.nodes[other]
         if isinstance(first, _Fork) and isinstance(second, _Fork):
             same = self.compatible(first.yes, second.yes) and self.compatible(first.no, second.no)
             if same or first.text == second.text:

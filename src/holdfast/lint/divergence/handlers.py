@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
+    BARRIERS,
     YIELD_MARKER,
     Branch,
     Effect,
@@ -28,7 +29,6 @@ from holdfast.lint.divergence.futures import Block, Futures, LoopHead, counts, i
 
 #: Maximum number of operations of a path to compare one by one.
 _MAX_OPERATIONS = 2000
-_BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 #: A test of an exception's text, and words of exceptions that a single rank can have.
 _EXCEPTION_TEXT_TEST = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.args\b")
 _LOCAL_FAULT_WORDS = re.compile(
@@ -53,8 +53,8 @@ def handler_divergences(
 ) -> Iterator[Divergence]:
     """Yield the divergences by the handlers of the ``try`` at this index."""
     effect: Try = block.path[at]
-    if effect.imports_only:
-        return  # installed packages are the same on all ranks
+    if effect.fails_alike:
+        return
     varying = VaryingTests.UNKNOWN if in_loop else VaryingTests.IN_LOOPS
     for location, exception, handled in effect.handlers:
         handler = _Handler(
@@ -148,7 +148,7 @@ def finally_divergences(block: Try) -> Iterator[Divergence]:
         return
     for op, chain in islice(iter_operations(block.final_body), _MAX_OPERATIONS):
         # a barrier there is usually part of the teardown
-        if op.kind not in ("send", "recv") and op.name not in _BARRIERS:
+        if op.kind not in ("send", "recv") and op.name not in BARRIERS:
             yield Divergence(
                 "except",
                 reported_line(chain, block.final_body),

@@ -69,7 +69,7 @@ def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
     record_wrapped_misuse(state, call)
     record_size_by_rank(state, call)
     record_group_numbers(state, call)
-    message = _lost_result(state, call) or _wrong_share(state, call)
+    message = _lost_result(state, call) or _wrong_share(state, call) or _own_order(call)
     if message:
         _record(state, call.frame, call.node, *message)
     elif call.name in _DEVICE_CALLS or call.name in _DEVICE_METHODS:
@@ -92,11 +92,21 @@ def record_unordered_share(
     """Record a rank's share of a list that other ranks may have in another order."""
     if not base.order or not taint_kinds(bounds) & RANK_KINDS:
         return
+    drawn = base.order[0].kind is not TaintKind.ORDER
+    remedy = "shuffle it with one seed" if drawn else "sort it before"
     message = (
         f"each rank takes a share of a list whose order is its own ({base.order[0].text}): shares "
-        "overlap, and some elements are in none; sort it before"
+        f"overlap, and some elements are in none; {remedy}"
     )
     _record(state, frame, node, "habit-order", message)
+
+
+def record_filtered_share(
+    state: InterpreterState, frame: Frame, test: ast.expr, over: Value, answer: Value
+) -> None:
+    """Record ``if i % world_size == rank`` in a loop over a list of a rank's own order."""
+    if any(isinstance(node, ast.Mod) for node in ast.walk(test)):
+        record_unordered_share(state, frame, test, over, answer.content)
 
 
 def record_own_split(state: InterpreterState, call: LibraryCall, seeds: Taint) -> None:
@@ -133,6 +143,26 @@ def _wrong_share(state: InterpreterState, call: LibraryCall) -> tuple[str, str] 
     """Return the message for the local rank in place of the global one."""
     share = _SHARES.get(call.name)
     return None if share is None else _local_share(state, call, *share)
+
+
+def _own_order(call: LibraryCall) -> tuple[str, str] | None:
+    """Return the message for a sampler that shuffles with a seed of the rank.
+
+    Source: torch.utils.data.DistributedSampler: ``seed`` should be identical across all processes.
+    """
+    if not call.name.endswith(".DistributedSampler"):
+        return None
+    seed = call.arguments.get(4, "seed")
+    if (
+        seed is None
+        or not taint_kinds(seed.content) & RANK_KINDS
+        or call.arguments.is_constant("shuffle", answer=False)
+    ):
+        return None
+    return "habit-order", (
+        f"each rank shuffles with its own seed ({seed.content[0].text}) before it takes its share: "
+        "shares overlap, and some samples are in none; pass the same seed on all ranks"
+    )
 
 
 def record_own_share(state: InterpreterState, call: LibraryCall, parameters: Sequence[str]) -> None:

@@ -21,9 +21,12 @@ from holdfast.lint.abstract_domain.effects import (
     Try,
     iter_events,
 )
+from holdfast.lint.abstract_domain.values import RANK_KINDS, taint_kinds
 from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
 from holdfast.lint.divergence.device_selection import find_late_selection
 from holdfast.lint.divergence.long_work import find_awaited_work
+
+_SEND_FIRST = ("send", "recv")
 
 
 def find_in_function(
@@ -39,8 +42,8 @@ def find_in_function(
         yield from find_awaited_work(body.path)
     if "unscale" in body.tags:
         yield from _unscale_before_reduction(body.path)
-    if on_all_ranks and "send" in body.tags:
-        yield from _blocking_sends(body.path)
+    if "send" in body.tags:
+        yield from _blocking_sends(body.path) if on_all_ranks else _split_sends(body.path)
     if "shuffled" in body.tags:
         yield from _missing_set_epoch(body.path)
     if "unsharded" in body.tags:
@@ -103,8 +106,43 @@ def _blocking_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
                 sent = None
             case Marker() | ExitEffect():
                 pass
+            case Branch():
+                yield from _split_sends([effect])
+                sent = None
             case _:
                 sent = None
+
+
+def _split_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield sends that come first on both sides of a test of the rank, which splits partners."""
+    for effect in path:
+        if not isinstance(effect, Branch):
+            continue
+        pairs = [_first_messages(side) for side in (effect.yes, effect.no)]
+        # in a function that runs under a test of the rank, another has no taint
+        by_rank = taint_kinds(effect.taint) & RANK_KINDS or "rank" in effect.text
+        if not by_rank:
+            yield from _split_sends((*effect.yes, *effect.no))
+        elif all(
+            tuple(message.kind for message in pair) == _SEND_FIRST and pair[0].peer == pair[1].peer
+            for pair in pairs
+        ):
+            send, receive = pairs[1]
+            text = f"recv from {receive.peer}"
+            yield Divergence("paired", send.location, receive.location, text, (), send)
+
+
+def _first_messages(path: EffectPath) -> list[Operation]:
+    """Return the first two operations of a path; fewer if it has anything else before them."""
+    found: list[Operation] = []
+    for effect in path:
+        if isinstance(effect, Operation):
+            found.append(effect)
+        elif not isinstance(effect, Marker):
+            break
+        if len(found) == len(_SEND_FIRST):
+            break
+    return found
 
 
 def _missing_set_epoch(path: Sequence[Effect]) -> Iterator[Divergence]:
@@ -112,7 +150,9 @@ def _missing_set_epoch(path: Sequence[Effect]) -> Iterator[Divergence]:
     for effect in path:
         if isinstance(effect, FunctionCall):
             continue
-        if isinstance(effect, LoopEffect):
+        if isinstance(effect, Try):
+            yield from _missing_set_epoch(effect.body)
+        elif isinstance(effect, LoopEffect):
             names = _marker_names(effect)
             inner_loops = [inner for inner in effect.body if isinstance(inner, LoopEffect)]
             if (

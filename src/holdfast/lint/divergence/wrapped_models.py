@@ -6,6 +6,7 @@ import ast
 import re
 
 from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import Value, is_rank_only
 from holdfast.lint.abstract_state.abstract_objects import SHARD, library_class_names
 from holdfast.lint.abstract_state.arguments import LibraryCall
@@ -120,6 +121,10 @@ def _record_local_norm(state: InterpreterState, call: LibraryCall) -> None:
     if value is None or not {_FSDP, SHARD.name} & set(library_class_names(value)):
         return
     if any(_FSDP2.search(module.text) for module in state.modules.values()):
+        # the norm of DTensors is reduced over their shards
+        call.frame.add_effect(
+            Operation("clip_grad_norm_", call.location, kind="sharded", may_not_wait=True)
+        )
         return
     message = (
         f"{call.name.rpartition('.')[2]} computes the norm of this rank's shards only: each rank "

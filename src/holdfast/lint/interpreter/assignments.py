@@ -53,9 +53,8 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
     match target:
         case ast.Name(id=name):
             if name in frame.globals:
-                state.write_variable(
-                    frame.scope.module, name, taint_value(value, frame.write_control(name))
-                )
+                control = frame.write_control(name, simple=frame.assigns_simple)
+                state.write_variable(frame.scope.module, name, taint_value(value, control))
                 fact = state.heap.as_fact(name, value)
                 state.set_fact(frame, (frame.scope.module, name), fact)
             else:
@@ -147,7 +146,7 @@ def _assign_attribute(
     state: InterpreterState, frame: Frame, target: ast.Attribute, value: Value
 ) -> None:
     owner = state.evaluate(frame, target.value)
-    control = frame.write_control(dotted_name(target))
+    control = frame.write_control(dotted_name(target), simple=frame.assigns_simple)
     arguments = taint_value(value, control)
     frame.scope.names[dotted_name(target)] = arguments
     _set_attribute_fact(state, frame, owner, target, value)
@@ -158,7 +157,8 @@ def _assign_attribute(
     ):
         return
     record_lone_stop(state, frame, target, value)
-    if control and not frame.assigns_simple:  # otherwise only its presence differs
+    # a new object differs in its presence only, a number from a checkpoint in its value
+    if control and not frame.assigns_simple and not _was_number(owner, target.attr):
         stored = replace(
             value,
             absent=merge_taint(value.absent, persistent_taint(control)),
@@ -182,6 +182,19 @@ def _assign_attribute(
             state.summaries.record_write(*key)
     if target.attr in ("data", "grad"):
         mutate(state, frame, target.value, arguments, grows=False)
+
+
+def _was_number(owner: Value, name: str) -> bool:
+    """Return True if an attribute was a number or text so far, on all ranks."""
+    held = [
+        value
+        for obj in owner.objects_of((Instance, ClassObject))
+        if (value := obj.cls.attributes.get(name)) is not None
+    ]
+    return bool(held) and all(
+        isinstance(value.const, (int, float, str)) and not isinstance(value.const, bool)
+        for value in held
+    )
 
 
 def _set_attribute_fact(

@@ -28,11 +28,14 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
 from holdfast.lint.divergence.failures import VaryingTests, iter_failures
 from holdfast.lint.divergence.futures import FUNCTION_TARGETS, Block
+from holdfast.lint.divergence.process_first import record_collective_in_turn
 from holdfast.lint.interpreter.assignments import assign
 from holdfast.lint.interpreter.branch_merge import restore_names, taint_by_handler
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 _JOINS = frozenset({"join", "join_uneven_inputs"})
+#: A function that returns a process group, or raises if there is none yet.
+_GROUP_GETTER = re.compile(r"get_\w*(?:group|mesh)\w*|get_\w*(?:rank|world_size)")
 #: A context in which ranks go one after another, or have paths of their own.
 _TURNS = re.compile(r"first|lock|rank|main|mutex|patch|raises", re.IGNORECASE)
 
@@ -112,6 +115,7 @@ class BlockExecutor:
         ):
             return block
         at = frame.location(node)
+        record_collective_in_turn(self.state, frame, node, block)
         return Marker(TURN_BEGINS, at), *block, Marker(TURN_ENDS, at)
 
     def _suppressed(self, frame: Frame, node: ast.expr) -> list[str]:
@@ -197,15 +201,28 @@ class BlockExecutor:
             self.state.run_block(frame, node.finalbody)
         change_exit_facts(frame, returned, in_block)
         if body or last or any(path for _, _, path in handlers):
-            imports = all(
-                isinstance(statement, (ast.Import, ast.ImportFrom)) for statement in node.body
-            )
+            alike = all(map(_fails_alike, node.body))
             frame.add_effect(
-                Try(frame.location(node), tuple(body), tuple(handlers), tuple(last), imports)
+                Try(frame.location(node), tuple(body), tuple(handlers), tuple(last), alike)
             )
         frame.ended = (ended and (bool(final_exit(body)) or not open_ends)) or bool(
             final_exit(last)
         )
+
+
+def _fails_alike(statement: ast.stmt) -> bool:
+    """Return True for an import, as all ranks have the same packages, and for a state's getter.
+
+    ``try: get_group() except: create_groups()`` creates them on all ranks.
+    """
+    match statement:
+        case ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
+            getter = _GROUP_GETTER.fullmatch(last_name(call.func))
+            return getter is not None and not call.args and not call.keywords
+        case _:
+            return False
 
 
 def _ends_process(block: list[ast.stmt]) -> bool:

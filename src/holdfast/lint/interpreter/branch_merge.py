@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -55,37 +55,52 @@ def merge_branches(
             )
 
 
-def take_sent_object(
-    node: ast.If, within: ast.AST, names: dict[str, Value], after_yes: Mapping[str, Value]
+def take_sent_objects(
+    node: ast.If,
+    within: ast.AST,
+    names: dict[str, Value],
+    after_yes: dict[str, Value],
+    differs: Taint,
 ) -> None:
-    """Take over the variable of ``if rank != 0: stop = box[0]``, which the root has sent."""
-    name = _sent_object(node, within)
-    if name and after_yes[name].agreed:
-        names[name] = after_yes[name]
+    """Take over the variables that one side has received from the other: all ranks have them.
+
+    ``if rank != 0: stop = box[0]``, where the list was made from ``stop`` and broadcast.
+    """
+    sides = ((node.body, after_yes), (node.orelse, names)) if differs else ()
+    for receiver, received in sides:
+        for name, boxes in _received_names(receiver).items():
+            if name in received and received[name].agreed and _sends(within, receiver, name, boxes):
+                names[name] = after_yes[name] = received[name]
 
 
-def _sent_object(node: ast.If, within: ast.AST) -> str:
-    """Return the variable that is taken from a list which was made from it."""
-    match node:
-        case ast.If(
-            body=[
-                ast.Assign(
-                    targets=[ast.Name(id=name)],
-                    value=ast.Subscript(value=ast.Name(id=box), slice=ast.Constant(value=0)),
-                )
-            ],
-            orelse=[],
-        ):
-            sent = any(
-                isinstance(child, ast.Assign)
-                and isinstance(child.value, ast.List)
-                and dotted_name(child.targets[0]) == box
-                and any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(child))
-                for child in ast.walk(within)
-            )
-            return name if sent else ""
-        case _:
-            return ""
+def _received_names(statements: Sequence[ast.stmt]) -> dict[str, set[str]]:
+    """Return the variables that statements assign, each with all variables it is computed from."""
+    sources: dict[str, set[str]] = {}
+    for statement in statements:
+        if isinstance(statement, ast.Assign):
+            read = _names_in(statement.value)
+            origins = read.union(*(sources.get(name, ()) for name in read))
+            for target in statement.targets:
+                sources.update(dict.fromkeys(_names_in(target), origins))
+    return sources
+
+
+def _sends(
+    within: ast.AST, receiver: Sequence[ast.stmt], name: str, boxes: Collection[str]
+) -> bool:
+    """Return True if code outside the receiving side makes one of these variables from ``name``."""
+    received = {id(child) for statement in receiver for child in ast.walk(statement)}
+    return any(
+        isinstance(child, ast.Assign)
+        and id(child) not in received
+        and dotted_name(child.targets[0]) in boxes
+        and name in _names_in(child.value)
+        for child in ast.walk(within)
+    )
+
+
+def _names_in(node: ast.expr) -> set[str]:
+    return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
 
 
 def drop_none(names: dict[str, Value], test: ast.expr) -> None:

@@ -57,6 +57,8 @@ from holdfast.lint.library_models.methods import method_call
 from holdfast.lint.sources.modules import Class, dotted_name, last_name
 
 _MAX_TEXT = 80
+#: The base of a model that Lightning wraps, in the tables of classes.
+_MODULE = "lightning.Module"
 #: Number of unknown arguments for a lambda that is passed to unknown code.
 _MAX_PARAMETERS = 8
 #: Names of functions that may combine a batch over ranks.
@@ -321,6 +323,11 @@ class CallEvaluator:
             frame.add_effect(
                 Operation("forward", frame.location(node), GroupScope.WORLD, "forward")
             )
+        elif self.state.shards_models and library_base(self.state.symbols, cls) == _MODULE:
+            forward = Operation(
+                "forward", frame.location(node), GroupScope.WORLD, "sharded", may_not_wait=True
+            )
+            frame.add_effect(forward)
         if method is None:
             return None
         value = self.state.invoke(frame, node, bound_method(method, *instances), arguments)

@@ -173,7 +173,7 @@ class FunctionRunner:
                     value = Value(content=content, absent=arguments.starred.length, known=False)
             if value is None:
                 value = arguments.starred if arguments.starred is not None else UNKNOWN
-            if value == UNKNOWN and (objects := self.state.annotated_objects(function, name)):
+            if value == UNKNOWN and (objects := self.state.known_objects(function, name)):
                 value = replace(value, objects=objects)
             names[name] = value
         for parameter, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True):
@@ -315,6 +315,7 @@ class FunctionRunner:
         self.state.run_block(frame, function.node.body)
         body = summarize_path(frame.effects)
         self.recorder.record_divergences(frame, body)
+        self._run_handlers(frame)
         if frame.yields:
             value = join_values(frame.yields)
             objects = (TupleElements(value.items), *value.objects) if value.items else value.objects
@@ -329,6 +330,22 @@ class FunctionRunner:
             value = _return_value(frame)
         mutated = {name: frame.mutated[name] for name in names if name in frame.mutated}
         return FunctionSummary(value, body, mutated, frame.final_facts, frame.yield_facts)
+
+    def _run_handlers(self, frame: Frame) -> None:
+        """Run inner functions that only unknown code may call, such as registered handlers."""
+        returned = {obj for value in frame.returns for obj in value.objects}
+        for value in list(frame.scope.names.values()):
+            for obj in value.objects_of(FunctionObject):
+                if obj.scope is not frame.scope or obj.function.run_count or obj in returned:
+                    continue
+                count = len(obj.function.parameters)
+                with frame.collect_effects():
+                    self.invoke(
+                        frame,
+                        obj.function.node,
+                        obj,
+                        positional_arguments(*[UNKNOWN] * count),
+                    )
 
     def _dispatches(self, function: Function) -> bool:
         """Return True if the function calls methods by name with ``getattr``."""
@@ -374,6 +391,9 @@ class FunctionRunner:
                 decorator_value = self.state.evaluate(frame, decorator)
             result = self.state.call(frame, decorator, decorator_value, positional_arguments(value))
             return result if result.objects_of(FunctionObject) else value
+        if isinstance(called, ast.Attribute) and called.attr == "on":
+            registers = self.state.evaluate(frame, decorator)
+            self.state.call(frame, decorator, registers, positional_arguments(value))
         kind = library.GUARDS.get(dotted_name(called).rpartition(".")[2])
         if kind is None:
             return value

@@ -24,6 +24,7 @@ from holdfast.lint.abstract_domain.values import (
     merge_content,
     merge_length,
     merge_taint,
+    set_order,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     MASK,
@@ -35,7 +36,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.misused_values import record_device_name
+from holdfast.lint.divergence.misused_values import record_device_name, record_filtered_share
 from holdfast.lint.interpreter.assignments import assign, assign_round
 from holdfast.lint.interpreter.branch_merge import restore_names
 from holdfast.lint.interpreter.iteration import iterated_value
@@ -141,6 +142,7 @@ class LiteralEvaluator:
                 assign_round(self.state, frame, generator.target, generator.iter, over)
                 for test in generator.ifs:
                     answer = as_test(self.state.evaluate(frame, test))
+                    record_filtered_share(self.state, frame, test, over, answer)
                     if MASK in answer.objects:
                         count.append(self.state.taint_source(frame, TaintKind.DATA, test))
                     count.append(answer.content)
@@ -150,8 +152,9 @@ class LiteralEvaluator:
         length = merge_taint(*count)
         if inner:
             text = self.state.unparse(generators[0].iter)
+            unordered = set_order(merge_taint(*order))
             frame.add_effect(
-                LoopEffect(frame.location(node), text, length, merge_taint(*order), tuple(inner))
+                LoopEffect(frame.location(node), text, length, unordered, tuple(inner))
             )
         joined = join_values(values)
         rows = (TupleElements(joined.items),) if joined.items and len(values) == 1 else ()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.lint import library
+from holdfast.lint import framework_calls, library
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     UNKNOWN,
@@ -21,6 +21,7 @@ from holdfast.lint.abstract_domain.values import (
 from holdfast.lint.abstract_state.abstract_objects import (
     ATTRIBUTES,
     BATCH,
+    CONFIGURED_MODEL,
     COUNT,
     LAUNCHER_RANK,
     PROGRESS_BAR,
@@ -49,10 +50,18 @@ from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.subscripts import SubscriptEvaluator
 from holdfast.lint.library_models.classes import library_base
+from holdfast.lint.library_models.frameworks import created_run
 from holdfast.lint.sources.modules import Class, Function, Module, canonical_name, last_name
 from holdfast.lint.sources.relevance import COLLECTIVE_WORDS, COMMON_NAMES
 
 _SIZE_ATTRIBUTES = frozenset({"shape", "ndim", "numel", "size", "dim", "__len__", "nelement"})
+#: What the hooks of frameworks get, which is often of a class of the program.
+_HOOK_OBJECTS = frozenset(
+    name
+    for parameters in framework_calls.HOOK_PARAMETERS.values()
+    for names in parameters.values()
+    for name in names
+)
 _BUILTINS = frozenset({
     "slice", "len", "range", "sorted", "set", "frozenset", "list", "tuple", "dict", "enumerate",
     "zip", "iter", "next", "int", "float", "bool", "str", "min", "max", "sum", "any", "all",
@@ -73,6 +82,15 @@ _COMMUNICATOR_NAME = re.compile(r"gang|group|comm$|communicator|world|(?:^|_)dis
 #: Attributes of a dict itself rather than of the configuration in it.
 _DICT_METHODS = frozenset(dir(dict))
 _NAME_ATTRIBUTES = frozenset({"__name__", "__qualname__"})
+
+
+def _may_be_of_program(obj: object, name: str) -> bool:
+    """Return True for what a hook gets, unless its library has a method of this name."""
+    return (
+        isinstance(obj, LibraryInstance)
+        and obj.name in _HOOK_OBJECTS
+        and name not in library.METHODS.get(obj.name, {})
+    )
 
 
 class NameEvaluator:
@@ -182,6 +200,10 @@ class NameEvaluator:
 
     def evaluate_attribute(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
         """Return the value of an attribute, or of the entry of a configuration."""
+        if base.objects and all(_may_be_of_program(obj, name) for obj in base.objects):
+            own = self._unique_owner_attribute(frame, replace(base, objects=()), name, node)
+            if own is not None:
+                return own
         entry, rest = open_entry(base, name)
         if name in _DICT_METHODS or rest is base:
             return self._attribute_of(frame, base, name, node)
@@ -277,7 +299,7 @@ class NameEvaluator:
             case ModuleObject(module=module):
                 return self._module_attribute(frame, module, name)
             case LibraryName(name=owner):
-                return Value(objects=(LibraryName(canonical_name(f"{owner}.{name}")),))
+                return self._member_of_library(canonical_name(f"{owner}.{name}"))
             case Instance():
                 return self._instance_attribute(frame, (obj,), name, base, node)
             case ClassObject() | FunctionObject():
@@ -287,6 +309,13 @@ class NameEvaluator:
             case _:
                 method = LibraryMethod(None, name, base)
                 return Value(objects=(method,)) if isinstance(obj, DeviceMesh) else None
+
+    def _member_of_library(self, name: str) -> Value:
+        """Return a function, class or variable of a library."""
+        absent = created_run(self.state) if name == "wandb.run" else ()
+        if absent:
+            return Value(absent, absent=absent, known=False)
+        return Value(objects=(LibraryName(name),))
 
     def _module_attribute(self, frame: Frame, module: Module, name: str) -> Value:
         self.state.summaries.record_read(module, name)
@@ -335,13 +364,8 @@ class NameEvaluator:
             return wrapped
         if instance == BATCH and name == "shape":
             return Value(content=base.length, known=False, objects=(COUNT,))
-        if name == "module" and owner.startswith("wrapped:"):
-            inner = (
-                tuple(obj for obj in wrapped.objects if obj is not UNKNOWN_OBJECT)
-                if wrapped is not None
-                else ()
-            )
-            return Value(objects=inner or (LibraryInstance("module"),), known=False)
+        if name == "module" and owner.startswith(("wrapped:", "deepspeed.Engine")):
+            return self._wrapped_module(instance)
         kind = library.VARYING_NAMES.get(name)
         knows = (
             owner.startswith(("wrapped:", "accelerate", "lightning", "deepspeed"))
@@ -352,6 +376,19 @@ class NameEvaluator:
         return Value(
             base.content, base.length, known=False, objects=(LibraryMethod(instance, name, base),)
         )
+
+    def _wrapped_module(self, wrapper: LibraryInstance) -> Value:
+        """Return the model in a wrapper: without it, a sharded one has its shard only."""
+        inner = (
+            tuple(obj for obj in wrapper.wrapped.objects if obj is not UNKNOWN_OBJECT)
+            if wrapper.wrapped is not None
+            else ()
+        )
+        if wrapper.name in ("wrapped:fsdp", CONFIGURED_MODEL.name):
+            return Value(objects=(wrapper, *inner), known=False)
+        if wrapper.name == "deepspeed.Engine" and self.state.shards_models:
+            return Value(objects=(CONFIGURED_MODEL, *inner), known=False)
+        return Value(objects=inner or (LibraryInstance("module"),), known=False)
 
     def _instance_attribute(
         self,

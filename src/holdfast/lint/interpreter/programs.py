@@ -26,6 +26,7 @@ from holdfast.lint.abstract_domain.values import (
     TaintSource,
     Value,
     constant_value,
+    open_dict_of,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
@@ -267,6 +268,12 @@ class Program:
         arguments = function.node.args
         extra = (*arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
         names |= {parameter.arg: UNKNOWN for parameter in extra if parameter is not None}
+        if arguments.kwarg is not None and (
+            objects := self._state.known_objects(function, "model")
+        ):
+            model = Value(known=False, objects=objects)
+            passed = open_dict_of({"model": model}, UNKNOWN)
+            names[arguments.kwarg.arg] = Value(known=False, objects=(passed,))
         if function.owner is not None and function.parameters:
             names[function.parameters[0]] = instance_of(function.owner)
         caller = module_frame(function.module)
@@ -301,7 +308,7 @@ class Program:
         cls = self._state.symbols.annotated_class(function, name)
         if cls is not None:
             return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
-        objects = self._state.annotated_objects(function, name)
+        objects = self._state.known_objects(function, name)
         return Value(known=False, objects=objects) if objects else UNKNOWN
 
 

@@ -27,6 +27,7 @@ from holdfast.lint.abstract_domain.values import (
     combine_values,
     is_rank_only,
     merge_taint,
+    set_order,
     taint_value,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
@@ -45,6 +46,7 @@ from holdfast.lint.divergence.failures import (
     record_user_failure,
     variable_names,
 )
+from holdfast.lint.divergence.misused_values import record_filtered_share
 from holdfast.lint.divergence.single_process import (
     as_uniform,
     checks_multiple_among_others,
@@ -67,7 +69,7 @@ from holdfast.lint.interpreter.branch_merge import (
     merge_branches,
     merge_loop_entry,
     restore_names,
-    take_sent_object,
+    take_sent_objects,
 )
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
 from holdfast.lint.interpreter.iteration import iterated_value
@@ -201,7 +203,7 @@ class StatementExecutor:
         if no_ended and not yes_ended:
             restore_names(names, after_yes)
         elif not yes_ended:
-            take_sent_object(node, frame.tree, names, after_yes)
+            take_sent_objects(node, frame.tree, names, after_yes, differs)
             merge_branches(
                 names,
                 after_yes,
@@ -308,6 +310,10 @@ class StatementExecutor:
                 merge_loop_entry(frame.scope.names, before)
         frame.loop_depth -= 1
         frame.loop_order = outer_order
+        for statement in node.body if over.order else ():
+            if isinstance(statement, ast.If):
+                answer = self.state.evaluate(frame, statement.test)
+                record_filtered_share(self.state, frame, statement.test, over, answer)
         with frame.collect_effects() as after:
             self.state.run_block(frame, node.orelse)
         if inner or after:
@@ -315,7 +321,8 @@ class StatementExecutor:
                 :_MAX_TEXT
             ]
             rest = tuple(inner), tuple(after), over.known, frame.join_depth > 0
-            frame.add_effect(LoopEffect(frame.location(node), text, over.length, over.order, *rest))
+            order = set_order(over.order)
+            frame.add_effect(LoopEffect(frame.location(node), text, over.length, order, *rest))
 
     def _record_loader(self, frame: Frame, node: ast.For | ast.AsyncFor, over: Value) -> None:
         for candidate in over.objects:

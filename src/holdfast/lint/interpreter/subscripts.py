@@ -69,6 +69,8 @@ class SubscriptEvaluator:
         inner = join_values(base.items) if base.items else join_rows(base)
         pieces = LibraryInstance("pieces") in base.objects
         piece = index.content if pieces else ()
+        if pieces:
+            record_unordered_share(self.state, frame, node, base, index.content)
         masked = (
             index.content or self.state.taint_source(frame, TaintKind.DATA, node)
             if MASK in index.objects
@@ -162,11 +164,18 @@ class SubscriptEvaluator:
         if cut.lower is None and cut.step is None and not moved:
             trimmed = (TRIMMED,) if cut.upper is not None and bounds[0].const is NO_CONSTANT else ()
             # at most a constant number
-            return Value(base.content, known=False, agreed=base.agreed, objects=trimmed)
+            return Value(
+                base.content, order=base.order, known=False, agreed=base.agreed, objects=trimmed
+            )
         if TRIMMED in base.objects and cut.step is not None:  # equal for all ranks
-            return Value(merge_taint(base.content, moved), base.length, known=False)
+            return Value(
+                merge_taint(base.content, moved), base.length, order=base.order, known=False
+            )
         return Value(
-            merge_taint(base.content, moved), merge_taint(base.length, moved), known=base.known
+            merge_taint(base.content, moved),
+            merge_taint(base.length, moved),
+            base.order,
+            known=base.known,
         )
 
 

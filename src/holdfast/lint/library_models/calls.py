@@ -95,8 +95,9 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name.startswith("torchmetrics."):
         local_only = call.arguments.is_constant("sync_on_compute", answer=False)
         return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
-    if is_shared_optimizer(call):
-        return Value(known=False, objects=(LibraryInstance(OPTIMIZER),))
+    created = _created_object(call)
+    if created is not None:
+        return Value(known=False, objects=(created,))
     guard = library.GUARDS.get(call.name.rpartition(".")[2])
     # a decorator called as a function, such as ``rank_zero_only``
     if guard is not None and any(map(is_callable, call.first().objects)):
@@ -107,6 +108,14 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
         value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
     return value
+
+
+def _created_object(call: LibraryCall) -> LibraryInstance | None:
+    """Return an optimizer of all ranks, or a model that tensor parallelism splits."""
+    plan = call.arguments.named.get("tp_plan")
+    if call.name.endswith(".from_pretrained") and plan is not None and plan.const is not None:
+        return LibraryInstance("wrapped:tp")
+    return LibraryInstance(OPTIMIZER) if is_shared_optimizer(call) else None
 
 
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
@@ -193,12 +202,14 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         return Value(
             content,
             () if PADDING in padding else merge_taint(length, inner),
+            merge_taint(*(piece.order for piece in pieces)),
             known=known,
             objects=(*_batch_objects(pieces), *padding),
             agreed=any(value.agreed for value in values),
         )
     if last in _SPLITTING_FUNCTIONS:
-        return Value(content, known=False, objects=(LibraryInstance("pieces"),))
+        order = merge_taint(*(value.order for value in values))
+        return Value(content, order=order, known=False, objects=(LibraryInstance("pieces"),))
     if last in _SEEDED_CONSTRUCTORS:
         return Value(seed_taint(content))
     return _computed_value(state, call, values, last)

@@ -19,6 +19,7 @@ from holdfast.lint.abstract_domain.values import (
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
+    CONFIGURED_MODEL,
     FunctionObject,
     GuardedCallable,
     Instance,
@@ -32,6 +33,7 @@ from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import record_wrapped
+from holdfast.lint.divergence.collectives import group_scope
 from holdfast.lint.divergence.wrapped_models import (
     OPTIMIZER,
     record_sharded_after,
@@ -68,6 +70,8 @@ def make_instance(state: InterpreterState, call: LibraryCall, class_name: str) -
     if class_name.startswith("wrapped:"):
         model = call.arguments.get(0, "module")
         record_wrapped(state, call)
+        if class_name == "wrapped:ddp":
+            _verify_parameters(call)
         if class_name == "wrapped:fsdp":
             record_sharded_after(state, call)
             record_unsynchronized_weights(state, call)
@@ -92,6 +96,15 @@ def make_instance(state: InterpreterState, call: LibraryCall, class_name: str) -
         if target is not None:
             run_thread(state, call.frame, call.node, target, _thread_arguments(call.arguments))
     return Value(objects=(LibraryInstance(class_name),), known=False)
+
+
+def _verify_parameters(call: LibraryCall) -> None:
+    """Record that DDP compares and broadcasts the parameters when it wraps a model.
+
+    Source: torch.nn.parallel.DistributedDataParallel.__init__ (2.13.0).
+    """
+    group = group_scope(call.arguments.named.get("process_group"))
+    call.frame.add_effect(Operation("DistributedDataParallel", call.location, group))
 
 
 def _make_loader(state: InterpreterState, call: LibraryCall) -> Value:
@@ -168,9 +181,11 @@ def call_instance(call: LibraryCall) -> Value | None:
     """Return the result of calling a library instance: a wrapped model, a metric."""
     if call.receiver_class.startswith("wrapped:") or call.receiver_class == "deepspeed.Engine":
         wrapper = call.receiver_class.partition(":")[2] or "zero"
-        weak = wrapper == "ddp" and not _broadcasts_buffers(call)
+        configured = call.receiver_class == CONFIGURED_MODEL.name
+        weak = configured or (wrapper == "ddp" and not _broadcasts_buffers(call))
+        kind = "sharded" if configured else "forward"
         call.frame.add_effect(
-            Operation("forward", call.location, GroupScope.WORLD, "forward", may_not_wait=weak)
+            Operation("forward", call.location, GroupScope.WORLD, kind, may_not_wait=weak)
         )
         values = call.arguments.all_values
         output = LibraryInstance(f"output:{wrapper}")
@@ -200,8 +215,9 @@ def _broadcasts_buffers(call: LibraryCall) -> bool:
     )
 
 
-def prepare_results(arguments: Arguments) -> Value:
+def prepare_results(state: InterpreterState, arguments: Arguments) -> Value:
     """Return models, optimizers and loaders as Accelerate and Fabric wrap them."""
+    wrapper = CONFIGURED_MODEL.name if state.shards_models else "wrapped:ddp"
     items = []
     for value in arguments.positional:
         if "loader" in library_class_names(value):
@@ -211,9 +227,7 @@ def prepare_results(arguments: Arguments) -> Value:
         elif {"scaler", OPTIMIZER} & set(library_class_names(value)):
             items.append(value)
         else:
-            items.append(
-                Value(objects=(LibraryInstance("wrapped:ddp", unwrapped(value)),), known=False)
-            )
+            items.append(Value(objects=(LibraryInstance(wrapper, unwrapped(value)),), known=False))
     return items[0] if len(items) == 1 else Value(items=tuple(items), known=False)
 
 

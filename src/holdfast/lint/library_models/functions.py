@@ -54,6 +54,8 @@ from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.divergence.group_numbers import group_number, single_number
+from holdfast.lint.divergence.misused_values import record_unordered_share
+from holdfast.lint.library_models import frameworks
 from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
 from holdfast.lint.library_models.records import (
     changed_copy,
@@ -228,6 +230,7 @@ def _bounded(call: LibraryCall) -> bool:
 def _islice(state: InterpreterState, call: LibraryCall) -> Value:
     over, bounds = call.first(), call.arguments.positional[1:]
     varying = merge_content(bounds)
+    record_unordered_share(state, call.frame, call.node, over, varying)
     if bounds and (not varying or is_equal_share(state, call.arguments.nodes[1:], bounds)):
         return replace(over, length=())
     return replace(over, length=merge_taint(over.length, varying))
@@ -385,6 +388,7 @@ def _defaultdict(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 _BUILTINS: dict[str, FunctionModel] = {
+    "wandb.init": frameworks.create_run,
     "len": _len, "range": _range, "sorted": _sorted, "set": _set, "frozenset": _set,
     "list": _first_argument, "tuple": _first_argument, "reversed": _first_argument,
     "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,
@@ -405,6 +409,9 @@ _EXPORTED_NAMES: dict[str, FunctionModel] = {
     "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
     "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
     "namedtuple": named_tuple, "SimpleNamespace": namespace, "Namespace": namespace,
+    "create_supervised_trainer": frameworks.supervised_engine,
+    "create_supervised_evaluator": frameworks.supervised_engine,
+    "#handler": frameworks.run_handler,
     "EasyDict": namespace, "AttrDict": namespace, "Munch": namespace,
 }  # fmt: skip
 

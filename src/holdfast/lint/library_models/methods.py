@@ -27,6 +27,7 @@ from holdfast.lint.abstract_domain.values import (
 from holdfast.lint.abstract_state.abstract_objects import (
     ATTRIBUTES,
     BATCH,
+    CONFIGURED_MODEL,
     COUNT,
     MASK,
     PADDING,
@@ -41,6 +42,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     dict_entries,
     guard_callables,
     is_callable,
+    library_class_names,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
@@ -55,11 +57,11 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.library_models import dict_methods
-from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
+from holdfast.lint.library_models import dict_methods, frameworks, random_numbers
+from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.meshes import mesh_method
 from holdfast.lint.library_models.records import update_attributes
-from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.library_models.selection import SELECTING, selection_taint
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
 from holdfast.lint.sources.modules import dotted_name, last_name
 
@@ -70,7 +72,9 @@ _CONTAINER_METHODS = frozenset({
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
-_CONFIGURED_CLASSES = frozenset({"accelerate.Accelerator", "transformers.Trainer"})
+_CONFIGURED_CLASSES = frozenset(
+    {"accelerate.Accelerator", "transformers.Trainer", CONFIGURED_MODEL.name}
+)
 _SIZE_METHODS = frozenset({"numel", "size", "dim", "nelement"})
 #: Methods that move a tensor to another device and keep its content.
 _DEVICE_METHODS = frozenset({"to", "cuda"})
@@ -127,8 +131,10 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
 
 def _may_be_whole(call: LibraryCall, kind: str) -> bool:
     """Return True if the model need not be sharded: by the configuration, or on another path."""
-    return kind in _CONFIGURED_CLASSES or any(
-        not isinstance(obj, LibraryInstance) for obj in call.receiver.objects
+    return (
+        kind in _CONFIGURED_CLASSES
+        or call.name == "clip_gradients"
+        or any(not isinstance(obj, LibraryInstance) for obj in call.receiver.objects)
     )
 
 
@@ -154,7 +160,9 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
-    changed = updated_dict(call.receiver, call.arguments) if call.name == "update" else None
+    changed = None
+    if call.name == "update":
+        changed = updated_dict(call.receiver, call.arguments, call.frame.own_control)
     if changed is not None:
         objects = (changed, *(obj for obj in objects if not isinstance(obj, DICTS)))
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
@@ -266,7 +274,7 @@ def _tests_gradient_norm(node: ast.AST) -> bool:
 def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     receiver = call.receiver
     returns_self = call.name in library.SELF_RETURNING.get(call.receiver_class, ())
-    if returns_self or (call.name in library.MODULE_METHODS and receiver.objects_of(Instance)):
+    if returns_self or (call.name in library.MODULE_METHODS and _is_module(receiver)):
         return receiver
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
@@ -299,6 +307,14 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     objects = wrappers if call.name in _DIFFERENTIABLE_METHODS else wrappers[:1] or value.objects
     return replace(
         value, known=receiver.agreed and value.known, agreed=receiver.agreed, objects=objects
+    )
+
+
+def _is_module(value: Value) -> bool:
+    """Return True for a model or metric: moving it to a device returns it."""
+    return bool(value.objects_of(Instance)) or any(
+        name.startswith("wrapped:") or name == "torchmetrics.Metric"
+        for name in library_class_names(value)
     )
 
 
@@ -363,16 +379,6 @@ def _set_epoch(_: InterpreterState, call: LibraryCall) -> Value:
     return UNIFORM
 
 
-def _prepare(_: InterpreterState, call: LibraryCall) -> Value | None:
-    return (
-        prepare_results(call.arguments) if call.receiver_class == "accelerate.Accelerator" else None
-    )
-
-
-def _setup(_: InterpreterState, call: LibraryCall) -> Value | None:
-    return prepare_results(call.arguments) if call.receiver_class == "lightning.Fabric" else None
-
-
 def _format(_: InterpreterState, call: LibraryCall) -> Value:
     value = combine_values(call.receiver, *call.arguments.all_values)
     return as_text(value)
@@ -434,17 +440,6 @@ def _done(state: InterpreterState, call: LibraryCall) -> Value | None:
     return Value(state.taint_source(call.frame, TaintKind.CLOCK, call.node))
 
 
-def _seed(_: InterpreterState, call: LibraryCall) -> Value:
-    return Value(
-        seed_taint(
-            merge_taint(
-                call.receiver.content, *(value.content for value in call.arguments.all_values)
-            )
-        ),
-        known=False,
-    )
-
-
 def _generate(state: InterpreterState, call: LibraryCall) -> Value | None:
     """Return sequences that end where those of this rank's batch do."""
     limits = {"max_new_tokens", "max_length", "generation_config"} & call.arguments.named.keys()
@@ -467,12 +462,15 @@ def _read(_: InterpreterState, call: LibraryCall) -> Value:
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
     "step": _step, "unscale_": _unscale, "backward": _backward, "scale": _scale, "log": _log,
+    "unwrap_model": frameworks.unwrap_model, "on": frameworks.add_decorated_handler,
+    "add_event_handler": frameworks.add_handler,
     "get": dict_methods.get,
     "items": dict_methods.items, "keys": dict_methods.keys, "values": dict_methods.values,
-    "set_epoch": _set_epoch, "prepare": _prepare, "setup": _setup, "map": _map,
+    "set_epoch": _set_epoch, "prepare": frameworks.prepare, "setup": frameworks.setup, "map": _map,
     "format": _format, "start": _start,
     "apply": _apply,
-    "manual_seed": _seed, "bool": _bool, "done": _done, "is_completed": _done,
+    "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
+    "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
     "generate": _generate, "submit": alarms.submit_to_executor, "result": alarms.await_result,

@@ -22,11 +22,13 @@ text search.
   seeds                  random seeds over ranks
   averages               means of per-rank means
   sums                   sums over ranks that nothing divides
+  repeated_averages      averages divided twice, sums taken twice, means gathered as samples
   skipped_modules        parts of a model that a rank's batch leaves out
   changed_models         parameters that change after their model was wrapped
   omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
   by_name                what names alone reveal
+  framework_habits       schedules, gathers, hooks and starts of training frameworks
   failed_scores          failed evaluations that count as 0
 """
 
@@ -41,13 +43,15 @@ from holdfast.lint.patterns.changed_models import find_changed_models
 from holdfast.lint.patterns.epochs import find_missing_epochs
 from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
+from holdfast.lint.patterns.framework_habits import find_framework_habits
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.monitored_values import find_unseen_monitors
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
-from holdfast.lint.patterns.sampler_groups import find_sampler_groups
+from holdfast.lint.patterns.repeated_averages import find_repeated_averages
+from holdfast.lint.patterns.sampler_groups import find_left_out_samplers, find_sampler_groups
 from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.sharded_saves import find_sharded_saves
@@ -89,6 +93,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_shard_patterns(modules, names)
         yield from find_omitted_groups(modules, names)
         yield from find_lost_shares(modules, names)
+        yield from find_repeated_averages(modules, names)
         yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
         yield from find_file_races(modules, names)
@@ -96,6 +101,8 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_batch_shapes(modules)
         yield from find_unseen_monitors(modules)
         yield from find_sampler_groups(modules)
+        yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
         yield from find_sharded_saves(modules)
         yield from find_missing_epochs(modules)
+        yield from find_framework_habits(modules, names)

@@ -17,7 +17,8 @@ from holdfast.lint.sources.modules import Module, SymbolTable, dotted_name
 #: Names of masks and other selections.
 _MASK_NAME = re.compile(r"mask|valid|keep|kept|pad|ignore|token", re.IGNORECASE)
 _COUNTING_METHODS = frozenset({"sum", "count_nonzero", "nonzero"})
-_WORLD_SIZE_NAME = re.compile(
+#: Names of the number of ranks.
+WORLD_SIZE_NAME = re.compile(
     r"world_?size|n(?:um)?_?(?:ranks|gpus|replicas)|num_processes", re.IGNORECASE
 )
 _Statement = ast.Assign | ast.AugAssign
@@ -268,8 +269,8 @@ def _divides_by_world_size(node: ast.AST, name: str, after: int) -> bool:
         return (
             isinstance(node.op, ast.Div)
             and dotted_name(node.target) == name
-            and bool(_WORLD_SIZE_NAME.search(ast.unparse(node.value)))
+            and bool(WORLD_SIZE_NAME.search(ast.unparse(node.value)))
         )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return name in _names(node.left) and bool(_WORLD_SIZE_NAME.search(ast.unparse(node.right)))
+        return name in _names(node.left) and bool(WORLD_SIZE_NAME.search(ast.unparse(node.right)))
     return False

@@ -236,7 +236,9 @@ class HandleAnalysis:
                     for container, _ in stored_in
                 )
             case ast.Attribute(attr=name):
-                read = re.compile(rf"\.{name}\b(?!\s*=(?!=)|\.append\()|['\"]{name}['\"]")
+                # a test for None, a new value and a further handle wait for nothing
+                unread = r"\s*=(?!=)|\.append\(|\s+is\s+(?:not\s+)?None\b"
+                read = re.compile(rf"\.{name}\b(?!{unread})|['\"]{name}['\"]")
                 return not any(
                     name in module.text and read.search(module.text) for module in modules
                 )

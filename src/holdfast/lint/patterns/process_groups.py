@@ -13,7 +13,8 @@ from holdfast.lint.patterns.scopes import CodeScope, argument
 from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable
 
 _DEVICE_SELECTION = re.compile(
-    r"set_device|CUDA_VISIBLE_DEVICES|device_id|cuda:|cuda\.device\b|device_mesh|\.cuda\([^)]"
+    r"set_device|CUDA_VISIBLE_DEVICES|device_ids?\b(?!\s*=\s*\[0\])|cuda:(?!0[\"'])|cuda\.device\b"
+    r"|device_mesh|\.cuda\((?!0?\))"
 )
 #: Tensors are created on the rank's GPU; collectives of objects and barriers use the current one.
 _TENSOR_DEVICE = re.compile(r"\bdevice\(\s*[\"']cuda[\"'],")
@@ -21,7 +22,7 @@ _CURRENT_DEVICE_USE = re.compile(r"_object(?:_list)?\(|barrier\(")
 _TEARDOWN = re.compile(r"destroy_process_group|accelerat|lightning|deepspeed|\bray\b|megatron")
 #: Maximum number of scripts, and of modules of one script, to check.
 _MAX_MODULES = 200
-_DEFAULT_DEVICE_USE = re.compile(r"\.cuda\(\)|[\"']cuda[\"']")
+_DEFAULT_DEVICE_USE = re.compile(r"\.cuda\(0?\)|[\"']cuda(?::0)?[\"']")
 
 
 def find_group_patterns(scopes: Sequence[CodeScope]) -> Iterator[Divergence]:
@@ -30,7 +31,7 @@ def find_group_patterns(scopes: Sequence[CodeScope]) -> Iterator[Divergence]:
         (creating_scope, call)
         for creating_scope in scopes
         for call in creating_scope.library_calls("torch.distributed.init_process_group")
-        if _uses_nccl(call)
+        if _uses_nccl(call) and not _is_single(call)
     ]
     if not creations:
         return
@@ -72,6 +73,12 @@ def _uses_nccl(call: ast.Call) -> bool:
         and isinstance(backend.value, str)
         and "nccl" in backend.value
     )
+
+
+def _is_single(call: ast.Call) -> bool:
+    """Return True for a group of one rank."""
+    size = argument(call, 3, "world_size")
+    return isinstance(size, ast.Constant) and size.value == 1
 
 
 def _is_script(module: Module) -> bool:

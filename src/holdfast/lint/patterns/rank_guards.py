@@ -224,10 +224,10 @@ class RankGuards:
         This is the node's own line, or a call that leads to it. None: some ranks may not run it, or
         nothing shows that several ranks do. ``by_file``: words anywhere in the file show that.
         """
-        if _is_excluded(unit, node):
-            return None
         function = unit.function_of(node)
-        if function is not None and function is unit.node and self._is_unused(unit, function):
+        if _is_excluded(unit, node) or (
+            function is not None and function is unit.node and self._is_unused(unit, function)
+        ):
             return None
         site = unit.location(node) if self.is_distributed(unit, by_file=by_file) else None
         if function is None or depth == _MAX_DEPTH:
@@ -268,7 +268,7 @@ class RankGuards:
                 or _is_excluded(caller, call)
                 or (calling is None and outer[0])
             )
-            if isinstance(call, ast.Call) and _means(caller, call, unit):
+            if isinstance(call, ast.Call) and means_function(caller, call, unit):
                 calling_site = calling_site or calling
         return guarded, calling_site
 
@@ -375,7 +375,7 @@ def _is_excluded(unit: Unit, node: ast.AST) -> bool:
     )
 
 
-def _means(caller: Unit, call: ast.Call, unit: Unit) -> bool:
+def means_function(caller: Unit, call: ast.Call, unit: Unit) -> bool:
     """Return True for a call that leaves little doubt that it means a function of this unit."""
     if isinstance(call.func, ast.Name):
         definition = caller.module.names.get(call.func.id)
@@ -384,7 +384,7 @@ def _means(caller: Unit, call: ast.Call, unit: Unit) -> bool:
             or not isinstance(definition, (DefinedFunction, Class))
             or definition.module is unit.module
         )
-    return ast.unparse(call.func).startswith("self.") and caller.owner is unit.owner
+    return ast.unparse(call.func).rpartition(".")[0] == "self" and caller.owner is unit.owner
 
 
 def is_guarded(unit: Unit, node: ast.AST) -> bool:
@@ -409,18 +409,17 @@ def is_guarded(unit: Unit, node: ast.AST) -> bool:
 
 
 def _follows_exit(unit: Unit, parent: ast.AST, child: ast.stmt) -> bool:
-    """Return True if by a test before the statement ranks leave the block or wait for the first."""
+    """Return True if ranks leave the block or wait, by a test before or an assertion in it."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if not isinstance(block, list) or child not in block:
             continue
         before = block[: block.index(child)]
-        if any(
-            isinstance(statement, ast.If)
-            and is_rank_test(unit, statement.test)
-            and _waits(statement.body[-1])
-            for statement in before
-        ) or any(_exits_by_rank(unit, statement) for statement in before):
+        asserted = (each for each in block if isinstance(each, ast.Assert))
+        if any(_exits_by_rank(unit, each) for each in (*before, *asserted)) or any(
+            isinstance(each, ast.If) and is_rank_test(unit, each.test) and _waits(each.body[-1])
+            for each in before
+        ):
             return True
     return False
 

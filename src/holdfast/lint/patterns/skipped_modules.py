@@ -29,6 +29,9 @@ _MODULES = (
 _CONSTANTS = frozenset({"tensor", "zeros", "new_zeros", "new_tensor", "zeros_like", "full"})
 _COUNTS = frozenset({"numel", "sum", "any", "all", "size", "count_nonzero", "nelement"})
 
+#: An entry of a batch that is None on a condition other than the model's own.
+_OPTIONAL_ENTRY = re.compile(r"[\"'](\w+)[\"'](?:: |\] = )(?=.* if (?!self\.).* else None\b)")
+
 _CONSTANT_LOSS = (
     "under `{}` a rank returns a constant that depends on no parameter: it runs no backward for "
     "the model, and the other ranks wait for its gradients"
@@ -43,21 +46,34 @@ def find_skipped_modules(modules: Collection[Module], names: SymbolTable) -> Ite
         return
     if any(map(_FINDS_UNUSED.search, texts)) and not any(map(_SHARDED.search, texts)):
         return
+    optional = _optional_entries(texts)
     for module in modules:
         for cls in module.names.values():
             if isinstance(cls, Class) and cls.module is module and _is_model(names, cls):
-                yield from _skips_in(cls, texts)
+                yield from _skips_in(cls, optional)
         if "requires_grad=True" in module.text:
-            yield from _constant_losses(module, texts)
+            yield from _constant_losses(module, optional)
 
 
-def _constant_losses(module: Module, texts: Sequence[str]) -> Iterator[Divergence]:
+def _optional_entries(texts: Sequence[str]) -> set[str]:
+    """Return the keys of entries that the program sets to None for some batches."""
+    return {
+        name
+        for text in texts
+        if " else None" in text
+        for line in text.splitlines()
+        if " else None" in line
+        for name in _OPTIONAL_ENTRY.findall(line)
+    }
+
+
+def _constant_losses(module: Module, optional: Collection[str]) -> Iterator[Divergence]:
     """Yield tests of a batch under which a function returns a loss that nothing computes."""
     for function in module.functions():
         for node in walk_nodes(*getattr(function.node, "body", ())):
             if not isinstance(node, ast.If) or not _returns_loss(node):
                 continue
-            if _tests_batch(node.test, _names(node.test), texts):
+            if _tests_batch(node.test, _names(node.test), optional):
                 at, test = (
                     SourceLine(module.file, node.lineno, function.name),
                     ast.unparse(node.test),
@@ -80,14 +96,14 @@ def _is_model(names: SymbolTable, cls: Class) -> bool:
     return any(base in _MODULES for base in names.bases(cls) if isinstance(base, str))
 
 
-def _skips_in(cls: Class, texts: Sequence[str]) -> Iterator[Divergence]:
+def _skips_in(cls: Class, optional: Collection[str]) -> Iterator[Divergence]:
     for method in cls.node.body:
         if isinstance(method, ast.FunctionDef) and method.name in _METHODS:
             data = _data_names(method)
             parts = _submodules(cls.node)
             yield from _selected_parts(cls, method, parts)
             for node in walk_nodes(*method.body):
-                if isinstance(node, ast.If) and _tests_batch(node.test, data, texts):
+                if isinstance(node, ast.If) and _tests_batch(node.test, data, optional):
                     detail = _skipped(node, method, parts)
                     if detail:
                         at = SourceLine(cls.module.file, node.lineno, method.name)
@@ -148,21 +164,20 @@ def _submodules(cls: ast.ClassDef) -> set[str]:
     }
 
 
-def _tests_batch(test: ast.expr, data: set[str], texts: Sequence[str]) -> bool:
+def _tests_batch(test: ast.expr, data: set[str], optional: Collection[str]) -> bool:
     """Return True for a test of how many elements of the batch there are, or whether it has a part.
 
-    A parameter that may be None counts if the program sets it to None for some batches.
+    A parameter that may be None counts if it is one of the ``optional`` entries of a batch.
     """
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _tests_batch(operand, data, texts)
+            return _tests_batch(operand, data, optional)
         case ast.Compare(left=ast.Constant(value=str()), ops=[ast.In() | ast.NotIn()]):
             return bool(_names(test) & data)
         case ast.Compare(
             left=ast.Name(id=name), ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant()]
         ):
-            sometimes = re.compile(rf"[\"']{name}[\"'](?:: |\] = ).* if (?!self\.).* else None\b")
-            return name in data and any(map(sometimes.search, texts))
+            return name in data and name in optional
         case ast.Compare(left=left, ops=[_], comparators=[ast.Constant(value=int())]):
             return _counts(left, data)
         case _:

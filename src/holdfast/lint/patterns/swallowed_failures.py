@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import Operation
-from holdfast.lint.patterns.rank_guards import Unit, iter_units
+from holdfast.lint.patterns.rank_guards import RankGuards, Unit, iter_units, means_function
 from holdfast.lint.patterns.scopes import LOOPS
 from holdfast.lint.sources.modules import Module, last_name
 
@@ -21,17 +21,21 @@ _WORDS = re.compile(r"\bbackward\(")
 #: Exceptions that one rank may have in its backward.
 _CAUGHT = re.compile(r"^(?:Exception|BaseException|RuntimeError|(?:[\w.]+\.)?OutOfMemoryError)$")
 
+#: Maximum number of functions between a step and the loop that leads to it.
+_MAX_CALLERS = 2
+
 
 def find_swallowed_failures(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield them, in programs that average gradients over ranks."""
     if any(word in module.text for module in modules for word in _DATA_PARALLEL):
+        callers = RankGuards(modules)
         for module in modules:
             if not module.is_test and "backward(" in module.text:
                 for unit in iter_units(module, _WORDS):
-                    yield from _swallowed_failures(unit)
+                    yield from _swallowed_failures(unit, callers)
 
 
-def _swallowed_failures(unit: Unit) -> Iterator[Divergence]:
+def _swallowed_failures(unit: Unit, callers: RankGuards) -> Iterator[Divergence]:
     """Yield a backward in a ``try`` whose handler goes on after an error that one rank may have."""
     for block in unit.nodes:
         if not isinstance(block, ast.Try) or block.finalbody:
@@ -45,8 +49,8 @@ def _swallowed_failures(unit: Unit) -> Iterator[Divergence]:
             ),
             None,
         )
-        in_loop = any(isinstance(parent, LOOPS) for parent, _ in unit.ancestors(block))
-        for handler in block.handlers if call is not None and in_loop else ():
+        handlers = block.handlers if call is not None and _is_repeated(unit, block, callers) else ()
+        for handler in handlers:
             caught = ast.unparse(handler.type) if handler.type is not None else "Exception"
             if _CAUGHT.match(caught) and not _raises_always(handler.body) and call is not None:
                 location = unit.location(call)
@@ -62,6 +66,24 @@ def _swallowed_failures(unit: Unit) -> Iterator[Divergence]:
                     by_name=True,
                 )
                 break
+
+
+def _is_repeated(unit: Unit, node: ast.AST, callers: RankGuards, depth: int = 0) -> bool:
+    """Return True for a node in a loop, or in a function that a loop calls: a training step."""
+    if any(isinstance(parent, LOOPS) for parent, _ in unit.ancestors(node)):
+        return True
+    function = unit.function_of(node)
+    return (
+        function is not None
+        and function is unit.node
+        and depth < _MAX_CALLERS
+        and any(
+            isinstance(call, ast.Call)
+            and means_function(caller, call, unit)
+            and _is_repeated(caller, call, callers, depth + 1)
+            for caller, call in callers.callers(unit, function)
+        )
+    )
 
 
 def _raises_always(body: Sequence[ast.stmt]) -> bool:

@@ -21,6 +21,8 @@ from holdfast.lint.sources.receiver_types import Classes, ReceiverTypes, union_o
 _SMALL_PROGRAM = 1000
 #: A dotted name, and a parenthesis if it is called; with a leading dot, of an unnamed expression.
 _CHAIN = re.compile(r"(\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(\(?)")
+#: A comment without quotes before it; in a string over several lines, the text after ``#``.
+_COMMENT = re.compile(r"^([^'\"#\n]*)#.*$", re.MULTILINE)
 #: Names too common to conclude anything from, as is a name in more than ``_MAX_OWNERS`` classes.
 COMMON_NAMES = frozenset({
     "forward", "__call__", "__init__", "get", "run", "main", "update", "append", "load", "add",
@@ -96,15 +98,14 @@ class Relevance:
 
 
 def _function_text(function: Function) -> str:
-    """Return the source lines of a function with its decorators, without its docstring."""
+    """Return the code of a function with its decorators, without docstring and comments."""
     node, lines = function.node, function.module.lines
     first = min([node.lineno, *(decorator.lineno for decorator in function.decorators)])
-    if isinstance(node, ast.Lambda) or ast.get_docstring(node, clean=False) is None:
-        return "\n".join(lines[first - 1 : node.end_lineno])
-    text = node.body[0]
-    return "\n".join([
-        *lines[first - 1 : text.lineno - 1], *lines[text.end_lineno : node.end_lineno]
-    ])  # fmt: skip
+    code = lines[first - 1 : node.end_lineno]
+    if not isinstance(node, ast.Lambda) and ast.get_docstring(node, clean=False) is not None:
+        text = node.body[0]
+        code = [*lines[first - 1 : text.lineno - 1], *lines[text.end_lineno : node.end_lineno]]
+    return _COMMENT.sub(r"\1", "\n".join(code))
 
 
 class _CallerGraph:

@@ -4,7 +4,7 @@ Scripts that use one package are separate programs: what one of them assigns to 
 classes, or passes to its functions, is not true for the others. A package that several of them use
 is analyzed alone, so that its findings do not depend on how many scripts and tests are linted
 with it. Each group of connected scripts is analyzed with those files of the package that it
-imports, nearest first.
+imports, nearest first; without them if these are too many and no rank can diverge in the scripts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from holdfast.lint.sources.components import ImportLink, connected_parts, find_links
+from holdfast.lint.sources.distributed_words import DistributedWords
 from holdfast.lint.sources.files import SourceFile
 from holdfast.lint.sources.modules import LIBRARIES
 
@@ -159,12 +160,19 @@ def _with_imports(
     imported: Mapping[int, Sequence[int]],
     tests: Collection[int],
 ) -> Iterable[ProgramFiles]:
-    """Yield each group with the files that it imports."""
+    """Yield each group with the files that it imports.
+
+    A group that cannot get all of them gets none if there is no finding in it to expect: findings
+    in the imported files do not count, and hundreds of such scripts may import one package.
+    """
+    words = DistributedWords()
     total = sum(len(files[at].content) for at in imported)
     share = total // (2 * max(len(groups), 1))
     for group in groups:
         found, complete = _nearest_imports(files, group, imported, max(share, _MIN_IMPORTED_BYTES))
         owned = whole_program(files[at] for at in group)
+        if not complete and not words.may_diverge(owned.files, (files[at] for at in found)):
+            found = []
         yield ProgramFiles(
             (*owned.files, *(files[at] for at in found)),
             owned.owned,

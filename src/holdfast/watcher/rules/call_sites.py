@@ -174,6 +174,15 @@ def exit_line(left: Sequence[LeftLoop]) -> SourceLine | None:
     return next(iter((*iterates, *counts, *(line for line, _ in left))), None)
 
 
+def iterating_loop_line(line: SourceLine | None, source: SourceContexts) -> SourceLine | None:
+    """Return the innermost loop around the line that does more than count; None without one."""
+    context = source.get(line) if line is not None else None
+    for loop in reversed(context.loops if context is not None else ()):
+        if line is not None and not _COUNTS.match(loop.header):
+            return replace(line, line=loop.first)
+    return None
+
+
 def data_loop_line(call: RecordedCall, source: SourceContexts) -> SourceLine | None:
     """Return the loop that produces the data of a library's training loop; None unless it is one.
 

@@ -38,6 +38,7 @@ from holdfast.watcher.rules import (
     build_locks,
     call_divergence,
     mismatch,
+    new_groups,
     point_to_point,
     roots,
     wait_for_graph,
@@ -140,21 +141,6 @@ def _diverged(case: HangCase) -> list[Finding]:
     return [
         replace(finding, evidence=(*finding.evidence, *roots.backend_errors(case.ranks.values())))
     ]
-
-
-def _new_group(case: HangCase) -> list[Finding]:
-    """Explain a ``new_group`` that some ranks never call.
-
-    The numbers of the calls do not show which one that is: a rank without it is in a later one.
-    """
-    for wait in case.graph.waits:
-        group = wait.operation.group
-        absent = [case.ranks[rank] for rank in wait.awaited if rank in case.ranks]
-        if group.startswith("new_group") and any(state.pending or state.ended for state in absent):
-            own = call_divergence.first_own_call(list(case.ranks.values()), group)
-            call, makers, others = own or (wait.operation, wait.waiters, wait.awaited)
-            return [mismatch.explain_new_group(call, makers, others, case.ranks, case.source)]
-    return []
 
 
 def _world_size(case: HangCase) -> list[Finding]:
@@ -373,7 +359,8 @@ _RULES = (
     _world_size,
     explain_unreachable_store,
     _diverged,
-    _new_group,
+    new_groups.explain_uncalled,
+    new_groups.explain_other_members,
     _stopped,
     point_to_point.explain_wrong_peer,
     wait_cycle,

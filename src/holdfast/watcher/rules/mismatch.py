@@ -14,7 +14,6 @@ from holdfast.causes.sync.collective_mismatch import COLLECTIVE_MISMATCH
 from holdfast.causes.sync.mismatched_dtype import MISMATCHED_DTYPE
 from holdfast.causes.sync.mismatched_operation import MISMATCHED_OPERATION
 from holdfast.causes.sync.mismatched_shape import MISMATCHED_SHAPE
-from holdfast.causes.sync.new_group_by_some_ranks import NEW_GROUP_BY_SOME_RANKS
 from holdfast.causes.sync.rank_guarded_collective import RANK_GUARDED_COLLECTIVE
 from holdfast.causes.sync.rank_skips_collective import RANK_SKIPS_COLLECTIVE
 from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
@@ -448,39 +447,6 @@ def _evidence(divergence: CallDivergence, sides: _Sides) -> tuple[Fact, ...]:
             origin="traces of the other ranks",
             time=usual.entered,
         ),
-    )
-
-
-def explain_new_group(
-    call: RecordedCall,
-    makers: Sequence[int],
-    others: Sequence[int],
-    ranks: Mapping[int, RankState],
-    source: SourceContexts,
-) -> Finding:
-    """Return the finding about a ``new_group`` that only its ``makers`` call."""
-    first = makers[0]
-    guarded = rank_guard(call, None, source)
-    under = f", under {guarded[0].text!r}" if guarded else ""
-    calls = "calls" if len(makers) == 1 else "call"
-    does = "does" if len(others) == 1 else "do"
-    message = (
-        f"{describe_ranks(makers)} {calls} new_group{_at(call.site)}{under}; "
-        f"{describe_ranks(others)} never {does}"
-    )
-    state = "waiting in the store" if call.completed is None else "completed"
-    fact = Fact(
-        text=f"new_group{_at(call.site)}, {state}",
-        origin=f"trace of rank {first}",
-        rank=first,
-        time=call.entered,
-    )
-    return make_finding(
-        NEW_GROUP_BY_SOME_RANKS,
-        message,
-        subject=_subject(first if len(makers) <= len(others) else others[0], ranks, call.site),
-        evidence=(fact,),
-        confidence=0.95,
     )
 
 

@@ -45,6 +45,7 @@ from holdfast.watcher.rules.blocked_ranks import (
 from holdfast.watcher.rules.call_sites import (
     SourceContexts,
     exception_swallowed_in_loop,
+    iterating_loop_line,
     left_loop_line,
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
@@ -314,7 +315,7 @@ def _explain_exit_status(state: RankState, waited: str) -> Finding | None:
     return rank_finding(EXIT_NONZERO, state, message, line, exit_status)
 
 
-def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
+def _explain_exception(state: RankState, source: SourceContexts, waited: str) -> Finding | None:
     raised = state.raised
     if raised is None:
         return _explain_exit_status(state, waited)
@@ -323,7 +324,9 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
     where = at_line(raised.place, " at ")
     if _LOADER_EXITED.search(raised.text):
         message = f"a data-loader worker of rank {state.rank} died"
-        return rank_finding(DATALOADER_WORKER_DIED, state, message, raised.place, record)
+        # torch raises in a signal handler: at any line of the loop over the loader.
+        line = iterating_loop_line(raised.place, source) or raised.place
+        return rank_finding(DATALOADER_WORKER_DIED, state, message, line, record)
     if _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
         message = f"rank {state.rank} ran out of memory{where}"
         finding = rank_finding(OOM_ON_ONE_RANK_THEN_TIMEOUT, state, message, raised.place, record)
@@ -351,7 +354,7 @@ def _explain_early_end(state: RankState, source: SourceContexts, waited: str) ->
     ended, calls = state.ended, [call for call in state.recent if call.name != _LEAVES_GROUP]
     last = max(calls, key=lambda call: call.entered, default=None)
     line = last.site if last else None
-    if ended is None or ended.how == "sys.exit":
+    if ended is None or ended.how in ("sys.exit", "os._exit"):
         where = ended.place if ended else line
         where_text = at_line(where, " at ")
         message = f"rank {state.rank} exited{where_text} while the other ranks were in {waited}"

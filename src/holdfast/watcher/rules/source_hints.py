@@ -25,6 +25,7 @@ from holdfast.core.findings import Fact, Finding
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import ProcessGroupInfo, RankState, RecordedCall, SourceLine
 from holdfast.watcher.rules.call_sites import SourceContexts
+from holdfast.watcher.rules.new_groups import NEW_GROUP, groups_of_one_name, members_text
 
 #: Causes of a rank's death; if it died in a collective, the others may have been in another one.
 DEATHS = frozenset(
@@ -302,6 +303,8 @@ def _is_call_of(hint: SourceHint, call: RecordedCall, source: SourceContexts) ->
         return False
     if hint.kind == "loop" and _is_in_loop(hint.place, call, source):
         return True
+    if hint.kind == "exit" and _is_skipped_too(hint, call, source):
+        return True
     if hint.call is None or not _is_same_line(hint.call, call.site):
         return False
     if call.caller is None or len(hint.path) < 2:
@@ -317,6 +320,24 @@ def _is_in_loop(header: SourceLine, call: RecordedCall, source: SourceContexts) 
         if line is not None and line in source and line.file == header.file
     ]
     return any(loop.first == header.line for context in contexts for loop in context.loops)
+
+
+def _is_skipped_too(hint: SourceHint, call: RecordedCall, source: SourceContexts) -> bool:
+    """Return whether an exit from an iteration skips this call like that of the hint.
+
+    Both follow the exit in the body of one loop: a library may communicate in a later call than in
+    the one that the linter knows (a forward pass, and the gradients of its backward pass).
+    """
+    skipped = hint.call
+    if skipped is None or skipped.file != hint.place.file:
+        return False
+    return any(
+        loop.first <= hint.place.line < min(line.line, skipped.line)
+        and max(line.line, skipped.line) <= loop.last
+        for line in (call.site, call.caller)
+        if line is not None and line.file == hint.place.file and line in source
+        for loop in source[line].loops
+    )
 
 
 def _is_same_line(one: SourceLine, other: SourceLine) -> bool:
@@ -395,14 +416,11 @@ def _match_groups(
     hints: Sequence[SourceHint],
 ) -> Iterator[HintMatch]:
     """Match ranks that wait in new_group, or that created groups of one name with other members."""
-    by_name: dict[str, list[ProcessGroupInfo]] = defaultdict(list)
-    for group in groups.values():
-        by_name[group.name.partition(" of (")[0]].append(group)
     waited = {call.group for state in ranks for call in state.pending}
     ambiguous = [
         same_name
-        for same_name in by_name.values()
-        if len(same_name) > 1 and any(group.name in waited for group in same_name)
+        for same_name in groups_of_one_name(groups).values()
+        if any(group.name in waited for group in same_name)
     ]
     for hint in hints:
         if not hint.creates or hint.call is None:
@@ -412,15 +430,17 @@ def _match_groups(
         elif ambiguous and any(
             _creates_group(hint.call, call) for state in ranks for call in state.recent
         ):
-            members = " and ".join(f"{list(group.ranks or ())}" for group in ambiguous[0][:4])
-            text = f"ranks created groups of the same name with different members: {members}"
+            text = (
+                "ranks created groups of the same name with different members: "
+                f"{members_text(ambiguous[0])}"
+            )
             fact = Fact(text=text, origin="trace files")
             yield HintMatch(hint, (), (), (fact,), _CONFIDENCE_WAITING)
 
 
 def _creates_group(line: SourceLine, call: RecordedCall) -> bool:
     return (
-        call.group.startswith("new_group")
+        call.group.startswith(NEW_GROUP)
         and call.site is not None
         and _is_same_line(line, call.site)
     )

@@ -135,8 +135,8 @@ def act_after_s(
 
     0 means at once. A job that a scheduler is about to end gets no more than the grace period,
     which :func:`threshold_s` includes. A node that stopped reporting is gone. A stopped rank is
-    replaced at once, but whoever stopped it may let it continue: a job that would end without a
-    restart gets the same patience as for a rank that sleeps.
+    replaced at once, but it may be resumed: a job that would end without a restart gets the same
+    patience as for a rank that sleeps.
     """
     may_recover = by_name(cause).may_recover or (cause == RANK_STOPPED.name and not may_restart)
     if (

@@ -54,6 +54,11 @@ dist.barrier()
 torch.save({}, os.path.join(folder, f"{rank}.pt"))""",
 }
 FINE = {
+    "created before an assertion of the rank": """
+if not os.path.exists(args.cache):
+    os.makedirs(args.log_dir)
+    assert rank == 0, "only the first rank prepares"
+    torch.save({}, args.cache)""",
     "a barrier before merging": "write_part('out')\ndist.barrier()\nif rank == 0:\n    merge('out', 4)",
     "a barrier under a test": """
 write_part('out')

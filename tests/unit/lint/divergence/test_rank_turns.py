@@ -47,8 +47,44 @@ TURNS = {
             if rank == 0 and not cached:
                 dist.barrier()
         """,
+    "behind an assertion of the rank": """
+        class Data:
+            def __init__(self, path):
+                if dist.get_rank() != 0:
+                    dist.barrier()
+                if elsewhere.exists(path):
+                    data = elsewhere.load(path)
+                    if dist.get_rank() == 0:
+                        dist.barrier()
+                else:
+                    assert dist.get_rank() == 0, "only the first rank prepares"
+                    data = elsewhere.prepare(path)
+                    dist.barrier()
+                self.data = data
+        """,
+    "in a later branch of a test that all answer alike": """
+        def load(path):
+            rank = dist.get_rank()
+            if rank != 0:
+                dist.barrier()
+            if elsewhere.exists(path):
+                if rank == 0:
+                    dist.barrier()
+            else:
+                elsewhere.prepare(path)
+                if rank == 0:
+                    dist.barrier()
+        """,
 }
 NO_TURNS = {
+    "only where a file exists": """
+        def load(path):
+            if dist.get_rank() != 0:
+                dist.barrier()
+            if elsewhere.exists(path):
+                if dist.get_rank() == 0:
+                    dist.barrier()
+        """,
     "the same ranks twice": """
         def load():
             if dist.get_rank() != 0:

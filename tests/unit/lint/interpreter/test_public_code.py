@@ -133,6 +133,63 @@ PAIRS = {
         """,
         ('"WORLD_SIZE": "1"', '"WORLD_SIZE": "2"'),
     ),
+    "the ranks that stay form a smaller job": (
+        """
+        def start(args):
+            if int(os.getenv("RANK", "0")) % args.parts != 0:
+                exit(0)  # found
+            os.environ["WORLD_SIZE"] = str(int(os.environ["WORLD_SIZE"]) // args.parts)
+            dist.init_process_group("nccl")
+            dist.barrier()
+        """,
+        ('os.environ["WORLD_SIZE"] =', "size ="),
+    ),
+    "one rank starts a job of its own after the others' end": (
+        """
+        def join(size):
+            elsewhere.prepare()
+            dist.init_process_group("gloo", rank=0, world_size=size)
+
+        def test(rank):
+            dist.destroy_process_group()
+            if rank == 0:
+                join(1)
+                dist.barrier()  # found
+
+        test(dist.get_rank())
+        """,
+        ("                join(1)\n", ""),
+    ),
+    "a placeholder for what the first rank sends": (
+        """
+        def share(data):
+            if dist.get_rank() == 0:
+                data.indices = elsewhere.choose(data.count)[dist.get_rank() :]
+            indices = torch.tensor(data.indices) if dist.get_rank() == 0 else torch.zeros(data.count)
+            dist.broadcast(indices, 0)  # found
+        """,
+        ("dist.broadcast(indices, 0)", "dist.all_reduce(indices)"),
+    ),
+    "a bound on the index keeps all ranks in step": (
+        """
+        def answer(batches, fewest):
+            for index, batch in enumerate(batches[dist.get_rank() :: dist.get_world_size()]):  # found
+                elsewhere.answer(batch)
+                if index % 10 == 0 and index < fewest:
+                    dist.barrier()
+        """,
+        (" and index < fewest", ""),
+    ),
+    "groups are created where their getter fails": (
+        """
+        def setup():
+            try:
+                elsewhere.get_tp_group()
+            except Exception:
+                dist.new_group([0, 1])  # found
+        """,
+        ("get_tp_group()", "load_weights()"),
+    ),
     "flags exclude each other": (
         """
         def log(text, main_only=False, node_only=True, in_order=False):

@@ -7,6 +7,28 @@ from holdfast.lint.run import lint_paths
 from tests.unit.lint.interpreter.test_varying_values import HEAD, lines
 
 SAME = {
+    "what the first rank has packed and sent": """
+        def share(done, ids):
+            if dist.get_rank() == 0:
+                packed = torch.tensor([1 if done else 0, ids.numel()])
+                dist.broadcast(packed, src=0)
+            else:
+                packed = torch.tensor([0, 0])
+                dist.broadcast(packed, src=0)
+                done, count = packed.tolist()
+                done = done != 0
+                ids = torch.empty((count // 2, 2))
+            return done, ids
+
+        def step(model):
+            if dist.get_rank() == 0:
+                done, ids = model.transform()
+            else:
+                done, ids = True, None
+            done, ids = share(done, ids)
+            if not done:
+                dist.barrier()
+        """,
     "a progress bar on one rank, by a function": """
         from tqdm import tqdm
 

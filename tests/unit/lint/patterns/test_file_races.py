@@ -447,6 +447,14 @@ def test_a_race_is_found_and_its_correction_is_not(tmp_path, name):
                 if not os.path.exists(folder):
                     os.makedirs(folder)
         """,
+        # asserted below
+        """
+        def prepare(folder):
+            dist.barrier()
+            if not os.path.exists(folder):
+                os.makedirs(folder)
+            assert dist.get_rank() == 0, "only the first rank prepares"
+        """,
         # one process only
         """
         def save(state, folder, world_size):

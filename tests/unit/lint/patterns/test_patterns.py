@@ -5,6 +5,28 @@ import pytest
 from tests.unit.lint.programs import program_from_sources
 
 FINE = {
+    "a group of one rank on the first GPU": """
+import torch
+import torch.distributed as dist
+def main(model):
+    dist.init_process_group("nccl", init_method="env://", rank=0, world_size=1)
+    model.to("cuda:0")
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main()
+""",
+    "the GPU of the rank as DDP's device": """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main(model, local_rank):
+    dist.init_process_group("nccl")
+    model = DDP(model.to(local_rank), device_ids=[local_rank])
+    state = torch.load("last.pt", map_location="cuda:0", weights_only=True)
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main()
+""",
     "a file written by the same function": """
 import torch
 def twice(x, path):
@@ -183,6 +205,17 @@ import torch.distributed as dist
 def main(model):
     dist.init_process_group("nccl")  # torch.
     model.cuda()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main()
+""",
+    "a script on the GPU of number 0": """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+def main(model):
+    dist.init_process_group("nccl")  # torch.
+    model = DDP(model.to("cuda:0"), device_ids=[0])
     dist.destroy_process_group()
 if __name__ == "__main__":
     main()

@@ -142,6 +142,8 @@ def entering(monkeypatch, code):
         "def use(path: Path, ranks):\n    for path in ranks:\n        path.sync_all()",
         "def use(path: Path):\n    path = Ranks()\n    path.sync_all()",
         "def use(any_one):\n    return any_one.position()",
+        "def use():\n    # first\n    dist.barrier()  # all ranks",
+        "def use():\n    print('#', dist.barrier())",
     ],
 )
 def test_methods_that_a_receiver_may_have_are_followed(monkeypatch, code):
@@ -156,6 +158,7 @@ def test_methods_that_a_receiver_may_have_are_followed(monkeypatch, code):
         "def use(holder: Holder):\n    holder.alone.position()",
         "def use(any_one):\n    return any_one.position  # is not called",
         "def use():\n    '''Use ``dist.barrier``.'''",
+        "def use():\n    # dist.barrier()\n    return 1  # dist.barrier()",
     ],
 )
 def test_methods_that_a_receiver_cannot_have_are_not_followed(monkeypatch, code):

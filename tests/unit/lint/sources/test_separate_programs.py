@@ -185,3 +185,45 @@ def test_imports_are_found_in_folders_without_init(tmp_path, script, home, file)
     )
     (found,) = lint_paths([tmp_path]).findings
     assert found.finding.subject.file == str(tmp_path / f"{script}.py")
+
+
+LARGE = "#" * (1 << 17) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "in_package", "imports"),
+    [
+        ("import library\nlibrary.paint(steps=20)\n", "dist.barrier()", False),
+        ("import library\nloss.backward()\n", "print()", False),
+        ("import library\nloss.backward()\n", "DistributedDataParallel(model)", True),
+        ("import library\nif rank == 0:\n    library.save()\n", "dist.barrier()", True),
+        ("import library\nif rank == 0:\n    library.save()\n", "dist.broadcast(x, 0)", True),
+        ("import library\nif rank == 0:\n    library.save()\n", "print()", False),
+    ],
+)
+def test_scripts_of_one_process_are_analyzed_without_a_large_package(
+    tmp_path, script, in_package, imports
+):
+    """A package with many examples is not analyzed again for each of them."""
+    write(
+        tmp_path,
+        **{
+            "library/__init__": f"import library.large, library.small\n{in_package}\n",
+            "library/small": "",
+            "library/large": LARGE,
+            "examples/one": script,
+            "examples/two": "import library\n",
+        },
+    )
+    imported = {tuple(own): others for own, others in programs(tmp_path)}
+    assert bool(imported["examples/one",]) is imports
+    assert not imported["examples/two",]
+
+
+def test_a_script_is_analyzed_with_the_small_package_that_it_imports(library):
+    """What it passes to the package counts, as no file is missing."""
+    write(library, one="import library\n", two="import library\n")
+    assert programs(library)[1:] == [
+        (["one"], ["library/__init__", "library/engine"]),
+        (["two"], ["library/__init__", "library/engine"]),
+    ]

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.abstract_domain.conditions import conditions_of_side, is_whole_by
+from holdfast.lint.abstract_domain.conditions import (
+    conditions_of_side,
+    excludes_sharding,
+    is_whole_by,
+)
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import TaintKind, TaintSource
@@ -121,10 +125,13 @@ class _FunctionGuards:
 
     def _is_whole(self, guard: _Guard, entered: EnteredCall) -> bool:
         """Return True for I/O of a model, where a test says that the model is not sharded."""
-        return entered.name in SHARDED_CALLS and any(
-            is_whole_by(ast.unparse(parent.test), answer=child in parent.body)
-            for parent, child in self.unit.ancestors(guard.node)
-            if isinstance(parent, ast.If) and child is not parent.test
+        return entered.name in SHARDED_CALLS and (
+            excludes_sharding(ast.unparse(guard.node.test))
+            or any(
+                is_whole_by(ast.unparse(parent.test), answer=child in parent.body)
+                for parent, child in self.unit.ancestors(guard.node)
+                if isinstance(parent, ast.If) and child is not parent.test
+            )
         )
 
     def _branch(

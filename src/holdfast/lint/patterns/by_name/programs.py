@@ -255,8 +255,18 @@ def _functions(tree: ast.Module) -> Iterator[Function]:
             yield statement
         elif isinstance(statement, ast.ClassDef):
             for inner in statement.body:
-                if isinstance(inner, FUNCTIONS):
+                if isinstance(inner, FUNCTIONS) and not _is_gradient(inner):
                     yield inner
+
+
+def _is_gradient(function: Function) -> bool:
+    """Return True for ``backward(ctx, ...)`` of an autograd.Function, which autograd calls.
+
+    ``loss.backward()`` does not call it by name.
+    """
+    return function.name == "backward" and any(
+        last_name(decorator) == "staticmethod" for decorator in function.decorator_list
+    )
 
 
 def _own_nodes(

@@ -20,7 +20,7 @@ RULE = Rule(
     tier=RuleTier.SURE,
     what_it_does=(
         "Finds loops over sets that contain collectives: string hashes differ between processes "
-        "(PYTHONHASHSEED)."
+        "(PYTHONHASHSEED). Also shares of a list whose order each rank has drawn with its own seed."
     ),
     known_misses=(
         "Sets of numbers have the same order in all processes; a set with unknown elements is "

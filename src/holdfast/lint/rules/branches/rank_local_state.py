@@ -28,7 +28,8 @@ RULE = Rule(
         "checks for Inf before gradients are averaged, and ReduceLROnPlateau with a rank-local "
         "loss. Advice: clipping and steps of optimizers and schedulers on some ranks, torch's "
         "clipping of an FSDP1 model, optimizers created before FSDP wraps their model, forward "
-        "passes around the DDP wrapper, and parameters added, frozen or unfrozen after wrapping."
+        "passes around the DDP wrapper, parameters added, frozen or unfrozen after wrapping, "
+        "schedules that Accelerate advances too often, and state set in Lightning's prepare_data."
     ),
     known_misses="Other rank-local learning rates passed to an optimizer.",
     bad="""\

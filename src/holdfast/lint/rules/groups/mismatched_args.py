@@ -25,7 +25,10 @@ RULE = Rule(
         "sizes by its data into a buffer of fixed size, and collectives without the one group that "
         "their function gets or their class creates."
     ),
-    known_misses="Shapes returned by libraries.",
+    known_misses=(
+        "Shapes returned by libraries. In a broadcast, shapes that depend on nothing but the rank: "
+        "usually the others pass a placeholder that fits."
+    ),
     bad="""\
 def collect(predictions):
     local = torch.zeros(dist.get_rank() + 1)

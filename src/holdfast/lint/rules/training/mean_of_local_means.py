@@ -24,7 +24,9 @@ RULE = Rule(
         "or mask), which are then all-reduced and divided by the number of ranks: in one function, "
         "in a function that receives the mean, or with a mean that another function or method "
         "returns. Also sums of gradients or means over ranks in a module that divides by no number "
-        "of ranks."
+        "of ranks; results of ReduceOp.AVG and losses of a DDP model that are divided by that "
+        "number once more; sums that are taken twice; and means of batches that "
+        "gather_for_metrics gets in place of samples."
     ),
     known_misses=(
         "Through more than two functions. Counts of whole batches are equal on all ranks with a "

@@ -1,0 +1,106 @@
+"""Tables of the calls of training frameworks that all ranks make, and of what their hooks get.
+
+Sources: transformers 5.24 trainer.py and trainer_callback.py; trl 0.11 trainer/ppo_trainer.py;
+accelerate 1.15 accelerator.py; lightning 2.6 fabric/fabric.py, pytorch/core/module.py and
+pytorch/callbacks; pytorch-ignite 0.5 distributed/utils.py and engine.
+"""
+
+from __future__ import annotations
+
+#: By class: the method, its parameters, and its kind as in
+#: :class:`~holdfast.lint.abstract_domain.effects.Operation`.
+METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "accelerate.Accelerator": (
+        # FSDP and tensor parallelism: the norm is that of all shards
+        ("clip_grad_norm_", "parameters max_norm norm_type", "sharded"),
+        ("save_model", "model save_directory", "sharded"),
+    ),
+    "lightning.Fabric": (
+        ("clip_gradients", "module optimizer clip_val max_norm", "sharded"),
+        ("load_raw", "path obj", "sharded"),
+    ),
+    "wrapped:configured": (
+        ("generate", "inputs", "sharded"),
+        ("clip_grad_norm_", "max_norm norm_type", "sharded"),
+    ),
+    "torch.distributed.fsdp": (("generate", "inputs", "forward"),),
+    "wrapped:tp": (("generate", "inputs", "forward"),),
+    "lightning.Module": (("manual_backward", "loss", "backward"),),
+    # saves through Trainer.save_checkpoint, and agrees whether to
+    "lightning.ModelCheckpoint": (
+        ("on_train_batch_end", "trainer", "sharded"),
+        ("on_train_epoch_end", "trainer", "sharded"),
+        ("on_validation_end", "trainer", "sharded"),
+    ),
+    # reduce_boolean_decision
+    "lightning.EarlyStopping": (
+        ("on_train_epoch_end", "trainer", "collective"),
+        ("on_validation_end", "trainer", "collective"),
+    ),
+    "transformers.Trainer": (
+        # calls save_model on all ranks, and uploads on one
+        ("push_to_hub", "commit_message", "sharded"),
+        ("_save_checkpoint", "model trial", "sharded"),
+    ),
+    "trl.PPOTrainer": (
+        ("step", "queries responses scores", "collective"),
+        ("train", "", "collective"),
+    ),
+    # the metrics of a supervised evaluator are reduced, the model of a trainer runs backward
+    "ignite.Engine": (("run", "data max_epochs", "collective"),),
+}
+_TRL_TRAINERS = (
+    "SFTTrainer", "DPOTrainer", "RewardTrainer", "GRPOTrainer", "KTOTrainer", "ORPOTrainer",
+    "CPOTrainer", "BCOTrainer", "OnlineDPOTrainer", "RLOOTrainer", "PRMTrainer", "GKDTrainer",
+    "NashMDTrainer", "XPOTrainer", "IterativeSFTTrainer",
+)  # fmt: skip
+_LIGHTNING = ("lightning", "lightning.pytorch", "pytorch_lightning")
+#: Classes: canonical name → name in the table of methods.
+CLASSES: dict[str, str] = {
+    **{f"trl.{name}": "transformers.Trainer" for name in _TRL_TRAINERS},
+    "trl.PPOTrainer": "trl.PPOTrainer",
+    "ignite.engine.Engine": "ignite.engine",
+    "ignite.engine.engine.Engine": "ignite.engine",
+    **{
+        f"{home}.callbacks.{module}{name}": f"lightning.{name}"
+        for home in _LIGHTNING
+        for module, name in (
+            ("", "ModelCheckpoint"), ("", "EarlyStopping"),
+            ("model_checkpoint.", "ModelCheckpoint"), ("early_stopping.", "EarlyStopping"),
+        )
+    },
+}  # fmt: skip
+#: Functions over all ranks of ignite, with their parameters.
+IGNITE_CALLS = (
+    ("all_reduce", "tensor op group"), ("all_gather", "tensor group"),
+    ("broadcast", "tensor src safe_mode"), ("barrier", ""),
+)  # fmt: skip
+#: What a framework passes to the methods of a class derived from one of its own, by the names of
+#: the parameters. ``wrapped:configured``: a model that
+#: is sharded if the program configures it so.
+HOOK_PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "lightning.Callback": {
+        "trainer": ("lightning.Trainer",),
+        "pl_module": ("lightning.Module", "wrapped:configured"),
+    },
+    "lightning.Module": {"batch": ("batch",)},
+    "transformers.TrainerCallback": {"model": ("wrapped:configured",)},
+}
+HOOK_CLASSES: dict[str, str] = {
+    **{
+        f"{home}.{name}": "lightning.Callback"
+        for home in _LIGHTNING
+        for name in (
+            "Callback", "callbacks.Callback", "callbacks.callback.Callback",
+            "callbacks.ModelCheckpoint", "callbacks.EarlyStopping",
+            "callbacks.BasePredictionWriter",
+        )
+    },
+    **{
+        f"{home}.{name}": "lightning.Module"
+        for home in _LIGHTNING
+        for name in ("LightningModule", "core.LightningModule", "core.module.LightningModule")
+    },
+    "transformers.TrainerCallback": "transformers.TrainerCallback",
+    "transformers.trainer_callback.TrainerCallback": "transformers.TrainerCallback",
+}  # fmt: skip
