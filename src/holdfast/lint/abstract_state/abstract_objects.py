@@ -142,10 +142,43 @@ class LibraryInstance(msgspec.Struct, frozen=True):
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):
-    """A process group created by the program: of all ranks (``world``), or of ``members``."""
+    """A process group created by the program: of all ranks (``world``), or of ``members``.
+
+    ``name`` is a dimension of a mesh or the place of its creation, empty if several kinds of groups
+    are created there. ``split``: one of several groups of this kind, so that a rank's position in
+    it differs from its number in the job.
+    """
 
     world: bool
     members: tuple[int, ...] = ()
+    name: str = ""
+    split: bool = False
+
+
+class GroupNumber(msgspec.Struct, frozen=True):
+    """A number that refers to a group.
+
+    ``kind``: ``position`` (of a rank in the group), ``size``, or ``positions`` (all of them).
+    ``text`` is the source text of the group. ``offset`` was added to the rank's own position;
+    ``wraps``: modulo the size.
+    """
+
+    kind: str
+    group: ProcessGroup
+    text: str = ""
+    offset: int = 0
+    wraps: bool = False
+
+
+class DeviceMesh(msgspec.Struct, frozen=True):
+    """A device mesh or a part of it, by the names of its dimensions; ``()`` if they are unknown.
+
+    ``origin`` is the place of its creation, ``whole``: it contains all ranks.
+    """
+
+    origin: str
+    names: tuple[str, ...]
+    whole: bool = True
 
 
 class RankTest(msgspec.Struct, frozen=True):
@@ -355,6 +388,11 @@ def element_of(over: Value) -> Value:
         for obj in over.objects
         if isinstance(obj, (Instance, FunctionObject, ClassObject, GuardedCallable, NumberTypes))
         or obj in (BATCH, SHARD)
+    )
+    objects += tuple(
+        msgspec.structs.replace(obj, kind="position")
+        for obj in over.objects_of(GroupNumber)
+        if obj.kind == "positions"
     )
     if any(isinstance(obj, LibraryInstance) and obj.name == "wrapped:fsdp" for obj in over.objects):
         objects = (*objects, SHARD)  # one of its parameters

@@ -24,6 +24,7 @@ from holdfast.lint.abstract_domain.values import (
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     COUNT,
+    DeviceMesh,
     LibraryInstance,
     LibraryMethod,
     LibraryName,
@@ -35,7 +36,7 @@ from holdfast.lint.abstract_state.function_summaries import ANY_CREATED
 from holdfast.lint.abstract_state.mutations import store_mutation
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
-from holdfast.lint.divergence.group_members import literal_ranks
+from holdfast.lint.divergence.group_members import group_kind, literal_ranks
 from holdfast.lint.library import CollectiveCall
 from holdfast.lint.sources.modules import last_name
 
@@ -43,6 +44,8 @@ from holdfast.lint.sources.modules import last_name
 _SUBGROUP_NAME = re.compile(
     r"(?:^|_)(?:[dtpces]p|tensor|data|pipeline|expert|sub|node|local|intra|inter)(?:_|$)"
 )
+#: Calls that split the ranks into groups.
+_SPLITTING = frozenset({"new_subgroups", "new_subgroups_by_enumeration"})
 #: Parameters for the folder of a sharded checkpoint, and values that are a process's own.
 _FOLDERS = frozenset(
     {"checkpoint_id", "path", "filepath", "save_dir", "tag", "output_dir", "checkpoint_dir"}
@@ -141,7 +144,12 @@ def _collective_result(
         members = (
             literal_ranks(call.arguments.node(0, "ranks")) if collective.name == "new_group" else ()
         )
-        return Value(objects=(ProcessGroup(world=world, members=members),))
+        name, split = "", False
+        if collective.name in _SPLITTING:
+            name, split = f"{call.location.file}:{call.location.line}", True
+        elif collective.name == "new_group" and not world:
+            name, split = group_kind(call, ranks)
+        return Value(objects=(ProcessGroup(world, members, name, split),))
     if collective.agrees == "return":
         return Value(agreed=True)
     if collective.agrees:
@@ -253,6 +261,7 @@ def group_scope(value: Value | None) -> GroupScope:
     if value is None or value.const is None:
         return GroupScope.WORLD
     worlds = {candidate.world for candidate in value.objects if isinstance(candidate, ProcessGroup)}
+    worlds |= {mesh.whole and len(mesh.names) == 1 for mesh in value.objects_of(DeviceMesh)}
     if worlds:
         return GroupScope.WORLD if worlds == {True} else GroupScope.SUB
     for obj in value.objects:

@@ -14,7 +14,15 @@ from holdfast.lint.abstract_domain.effects import (
     Operation,
     iter_operations,
 )
-from holdfast.lint.abstract_domain.values import Taint, TaintKind, taint_kinds
+from holdfast.lint.abstract_domain.values import (
+    RANK_KINDS,
+    Taint,
+    TaintKind,
+    Value,
+    taint_kinds,
+)
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.patterns.scopes import walk_nodes
 
 #: Maximum number of group members, and of operations on a path, to check.
 _MAX_MEMBERS, _MAX_OPERATIONS = 4096, 2000
@@ -41,6 +49,53 @@ def _literal_integers(nodes: Sequence[ast.expr]) -> list[int]:
         for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, int)
     ]
+
+
+def group_kind(call: LibraryCall, ranks: Value | None) -> tuple[str, bool]:
+    """Return the name of the kind of groups that ``new_group`` creates, and whether it has several.
+
+    It has, if the members depend on a loop around the call or on the rank. The name is the place of
+    the call, or empty if the members are passed to the function from elsewhere.
+    """
+    node = call.arguments.node(0, "ranks")
+    if node is None or call.frame.tree is None:
+        return "", False
+    nodes = walk_nodes(*getattr(call.frame.tree, "body", ()))
+    used = _names_behind(node, nodes)
+    varying = ranks is not None and bool(taint_kinds(ranks.content) & RANK_KINDS)
+    parameters = call.frame.function.parameters if call.frame.function is not None else ()
+    shared = bool(used & set(parameters)) and not used & _loop_targets(call.node, nodes)
+    split = varying or bool(used & _loop_targets(call.node, nodes))
+    return "" if shared else f"{call.location.file}:{call.location.line}", split
+
+
+def _names_behind(node: ast.AST, nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the variables from which an expression is computed."""
+    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    for _ in range(3):
+        for each in nodes:
+            if isinstance(each, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id in found for target in each.targets
+            ):
+                found |= {part.id for part in ast.walk(each.value) if isinstance(part, ast.Name)}
+    return found
+
+
+def _loop_targets(call: ast.AST, nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the variables of the loops and comprehensions around a call."""
+    targets: list[ast.expr] = []
+    for each in nodes:
+        if isinstance(each, (ast.For, ast.ListComp, ast.DictComp)) and any(
+            part is call for part in ast.walk(each)
+        ):
+            targets += (
+                [each.target]
+                if isinstance(each, ast.For)
+                else [generator.target for generator in each.generators]
+            )
+    return {
+        part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)
+    }
 
 
 def find_excluded_members(branch: Branch) -> tuple[Operation, tuple[SourceLine, ...]] | None:

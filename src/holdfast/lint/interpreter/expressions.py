@@ -54,6 +54,7 @@ from holdfast.lint.abstract_state.shares import is_share_length, rounds_up
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS
 from holdfast.lint.divergence.framework_loops import record_lone_yield
+from holdfast.lint.divergence.group_numbers import combined_number
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -137,10 +138,11 @@ class ExpressionEvaluator:
         masks = (MASK,) if MASK in objects else ()
         # ``order + order[: total - len(order)]``
         padded = (TRIMMED,) if isinstance(node.op, ast.Add) and TRIMMED in right.objects else ()
+        number = combined_number(node.op, left, right)
         value = replace(
             combine_values(left, right),
             agreed=left.agreed or right.agreed,
-            objects=(*outputs[:1], *masks, *padded),
+            objects=(*outputs[:1], *masks, *padded, *((number,) if number is not None else ())),
         )
         if rounds_up(node) and not value.ragged:
             value = replace(value, ragged=ROUNDED_UP)

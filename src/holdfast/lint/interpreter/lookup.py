@@ -27,6 +27,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     PROGRESS_BAR,
     SIZED_TENSOR,
     ClassObject,
+    DeviceMesh,
     FunctionObject,
     GuardedCallable,
     Instance,
@@ -306,7 +307,8 @@ class NameEvaluator:
             case LibraryInstance():
                 return self._library_attribute(frame, obj, base, name, node)
             case _:
-                return None
+                method = LibraryMethod(None, name, base)
+                return Value(objects=(method,)) if isinstance(obj, DeviceMesh) else None
 
     def _member_of_library(self, name: str) -> Value:
         """Return a function, class or variable of a library."""

@@ -21,6 +21,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONTAINED,
     MASK,
     TRIMMED,
+    DeviceMesh,
     Instance,
     LibraryInstance,
     LibraryName,
@@ -33,6 +34,7 @@ from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.shares import is_equal_piece, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.misused_values import record_unordered_share
+from holdfast.lint.library_models.meshes import mesh_part
 from holdfast.lint.sources.modules import last_name
 
 
@@ -46,6 +48,9 @@ class SubscriptEvaluator:
         """Return the value of ``base[index]``."""
         base, index = self.state.evaluate(frame, node.value), self.state.evaluate(frame, node.slice)
         at = index.const
+        mesh = self._mesh(base, index)
+        if mesh is not None:
+            return Value(objects=(mesh,))
         entry, base = open_entry(base, at if isinstance(at, str) else "")
         if entry is not None:
             return entry
@@ -90,6 +95,16 @@ class SubscriptEvaluator:
             agreed=base.agreed,
             stored_in=base.stored_in,
         )
+
+    @staticmethod
+    def _mesh(base: Value, index: Value) -> DeviceMesh | None:
+        """Return the part of a mesh that ``mesh["dp"]`` or ``mesh["dp", "cp"]`` is."""
+        meshes = base.objects_of(DeviceMesh)
+        names = [item.const for item in index.items or (index,)]
+        known = [name for name in names if isinstance(name, str)]
+        if len(meshes) != 1 or len(known) != len(names):
+            return None
+        return mesh_part(meshes[0], known)
 
     def _trimmed(self, frame: Frame, index: ast.expr) -> Taint:
         """Return why a dimension after the first is cut to a length of the rank's own data."""

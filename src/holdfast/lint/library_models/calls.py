@@ -28,6 +28,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     SIZED_TENSOR,
     TRIMMED,
     FunctionObject,
+    GroupNumber,
     LibraryInstance,
     guard_callables,
     is_callable,
@@ -35,10 +36,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.group_numbers import group_number
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
+from holdfast.lint.library_models.meshes import new_mesh
 from holdfast.lint.library_models.methods import call_collective, finiteness_test
 from holdfast.lint.library_models.random_numbers import record_seed, with_random_taint
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
@@ -70,6 +73,13 @@ _SEEDED_CONSTRUCTORS = frozenset(
 )
 
 
+#: Calls that create a mesh, and the groups along its dimensions.
+_MESHES = {
+    f"torch.distributed.{home}init_device_mesh": library.CALLS[
+        "torch.distributed.device_mesh.init_device_mesh"
+    ]
+    for home in ("", "device_mesh.")
+}
 #: Functions whose results are in the order of the file system.
 _LISTINGS = frozenset({"os.listdir", "os.scandir", "glob.glob"})
 
@@ -111,6 +121,9 @@ def _created_object(call: LibraryCall) -> LibraryInstance | None:
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     name = call.name
     collective = library.CALLS.get(name) or library.DERIVED_CALLS.get(name)
+    if name in _MESHES:
+        call_collective(state, call, collective or _MESHES[name])
+        return Value(objects=(new_mesh(call),))
     if collective is not None:
         return call_collective(state, call, collective)
     class_name = library.CLASSES.get(name) or library.DERIVED_CLASSES.get(name)
@@ -128,9 +141,17 @@ def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
         return Value(
             state.taint_source(call.frame, kind, call.node),
             order=state.taint_source(call.frame, TaintKind.ORDER, call.node) if listed else (),
-            objects=(LAUNCHER_RANK,) if numbered else (),
+            objects=(LAUNCHER_RANK,) if numbered else _position(state, call),
         )
     return _call_by_name(state, call)
+
+
+def _position(state: InterpreterState, call: LibraryCall) -> tuple[GroupNumber, ...]:
+    """Return the position in a group that ``get_rank(group)`` and ``get_group_rank`` return."""
+    if not call.name.endswith(("get_rank", "get_group_rank")):
+        return ()
+    number = group_number(state, call, "position")
+    return () if number is None else (number,)
 
 
 def _call_by_name(state: InterpreterState, call: LibraryCall) -> Value | None:

@@ -53,6 +53,7 @@ from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
+from holdfast.lint.divergence.group_numbers import group_number, single_number
 from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.library_models import frameworks
 from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
@@ -84,6 +85,8 @@ def _range(state: InterpreterState, call: LibraryCall) -> Value:
     values = call.arguments.positional
     content, known = (merge_content(values), all(value.known for value in values))
     all_ranks = len(values) == 1 and WORLD_SIZE in values[0].objects
+    size = single_number(values[-1], "size") if len(values) in (1, 2) else None
+    positions = (replace(size, kind="positions"),) if size is not None else ()
     # from a rank's first to its last index: equally many for each
     varying_bounds = is_equal_share(state, call.arguments.nodes, values)
     if any(PADDING in value.objects for value in values):
@@ -93,7 +96,7 @@ def _range(state: InterpreterState, call: LibraryCall) -> Value:
         content,
         () if varying_bounds else content,
         known=known and not varying_bounds,
-        objects=(ALL_RANKS,) if all_ranks else (),
+        objects=(ALL_RANKS,) if all_ranks else positions,
     )
 
 
@@ -354,7 +357,10 @@ def _setdefault(_: InterpreterState, call: LibraryCall) -> Value:
     return UNKNOWN
 
 
-def _world_size(_: InterpreterState, __: LibraryCall) -> Value:
+def _world_size(state: InterpreterState, call: LibraryCall) -> Value:
+    number = group_number(state, call, "size")
+    if number is not None:
+        return Value(objects=(number,))
     return Value(objects=(WORLD_SIZE,))
 
 

@@ -34,6 +34,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     RANK_TEXT,
     SIZED_TENSOR,
     ClassObject,
+    DeviceMesh,
     FunctionObject,
     Instance,
     LibraryInstance,
@@ -58,6 +59,7 @@ from holdfast.lint.divergence.collectives import enter_collective, is_of_subgrou
 from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models import dict_methods, frameworks, random_numbers
 from holdfast.lint.library_models.classes import library_base, run_thread
+from holdfast.lint.library_models.meshes import mesh_method
 from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, selection_taint
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
@@ -122,8 +124,8 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     answer = _varying_answer(state, call)
     if answer is not None:
         return answer
-    known = _METHOD_MODELS.get(call.name)
-    value = known(state, call) if known is not None else None
+    model = _METHOD_MODELS.get(call.name)
+    value = model(state, call) if model is not None else None
     return value if value is not None else _unlisted_method(state, call)
 
 
@@ -194,6 +196,10 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
 def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
     """Return the result of a query whose answer differs between ranks."""
     receiver = call.receiver
+    meshes = receiver.objects_of(DeviceMesh)
+    answer = mesh_method(state, call, meshes[0]) if len(meshes) == 1 else None
+    if answer is not None:
+        return answer
     if call.name in library.FILE_TESTS and not receiver.agreed:
         return Value(
             merge_taint(

@@ -1,0 +1,185 @@
+"""Find ranks of a group where torch expects ranks of the job, and the reverse.
+
+torch 2.13 distributed_c10d.py: ``src``, ``dst`` and ``peer`` are ranks of the job, also if a group
+is passed; ``group_src``, ``group_dst`` and ``group_peer`` are positions in the group.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from msgspec.structs import replace
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.values import Value
+from holdfast.lint.abstract_state.abstract_objects import (
+    LAUNCHER_RANK,
+    GroupNumber,
+    ProcessGroup,
+)
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.state import InterpreterState
+
+_HOME = "torch.distributed."
+#: Arguments with the rank of another process: position, name, and position of the group.
+_PEERS = {
+    "send": (1, "dst", 2), "isend": (1, "dst", 2), "recv": (1, "src", 2), "irecv": (1, "src", 2),
+    "P2POp": (2, "peer", 3), "broadcast": (1, "src", 2), "broadcast_object_list": (1, "src", 2),
+    "reduce": (1, "dst", 3), "gather": (2, "dst", 3), "gather_object": (2, "dst", 3),
+    "scatter": (2, "src", 3), "scatter_object_list": (2, "src", 3),
+}  # fmt: skip
+#: Calls that name one other process and not the root of a collective.
+_MESSAGES = frozenset({"send", "isend", "recv", "irecv", "P2POp"})
+
+
+def only_group(value: Value | None) -> ProcessGroup | None:
+    """Return the group that a value is, apart from None; None if it is not known."""
+    groups = value.objects_of(ProcessGroup) if value is not None else []
+    return groups[0] if len(groups) == 1 else None
+
+
+def group_number(state: InterpreterState, call: LibraryCall, kind: str) -> GroupNumber | None:
+    """Return the number that ``get_rank(group)`` or ``get_world_size(group)`` returns."""
+    group = only_group(call.arguments.get(0, "group"))
+    node = call.arguments.node(0, "group")
+    if group is None or group.world:
+        return None
+    return GroupNumber(kind, group, state.unparse(node) if node is not None else "")
+
+
+def single_number(value: Value | None, kind: str) -> GroupNumber | None:
+    """Return the number of this kind that a value is; None if it may be another one."""
+    numbers = value.objects_of(GroupNumber) if value is not None else []
+    if len(numbers) != 1 or value is None or len(value.objects) != 1:
+        return None
+    return numbers[0] if numbers[0].kind == kind else None
+
+
+def combined_number(operator: ast.operator, left: Value, right: Value) -> GroupNumber | None:
+    """Return the position that ``rank + 1``, ``(rank - 1) % size`` or ``size - 1`` is."""
+    number = single_number(left, "position")
+    step = right.const
+    if isinstance(operator, (ast.Add, ast.Sub)):
+        if number is None and isinstance(operator, ast.Add):
+            number, step = single_number(right, "position"), left.const
+        if type(step) is int:
+            step = -step if isinstance(operator, ast.Sub) else step
+            if number is not None:
+                return replace(number, offset=number.offset + step)
+            size = single_number(left, "size")
+            return replace(size, kind="position") if size is not None and step < 0 else None
+        added = single_number(right, "size") or single_number(left, "size")
+        if number is not None and isinstance(operator, ast.Add) and added is not None:
+            return number  # ``rank - 1 + size``, which is then divided by the size
+    if isinstance(operator, ast.Mod) and number is not None:
+        divisor = single_number(right, "size")
+        return replace(number, wraps=True) if divisor is not None else None
+    return None
+
+
+def record_group_numbers(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a call that gets a rank of a group for one of the job, or the reverse."""
+    short = call.name.removeprefix(_HOME)
+    if not call.name.startswith(_HOME):
+        return
+    if short in _PEERS:
+        position, name, group_at = _PEERS[short]
+        group_value = call.arguments.get(group_at, "group")
+        message = _position_as_peer(
+            state, call, (position, name, group_at), only_group(group_value)
+        ) or _rank_as_position(state, call, f"group_{name}", only_group(group_value))
+    elif short in ("get_global_rank", "get_group_rank"):
+        message = _converted_twice(state, call, short)
+    else:
+        return
+    if message:
+        at = call.location
+        divergence = Divergence("group-rank", at, at, short, (), detail=message)
+        state.summaries.current.divergences.setdefault(("group-rank", at), divergence)
+
+
+def _position_as_peer(
+    state: InterpreterState,
+    call: LibraryCall,
+    argument: tuple[int, str, int],
+    group: ProcessGroup | None,
+) -> str:
+    """Return the message for a position in a group as a rank of the job; empty if there is none."""
+    position, name, group_at = argument
+    number = single_number(call.arguments.get(position, name), "position")
+    node = call.arguments.node(position, name)
+    if number is None or node is None or not number.group.split:
+        return ""
+    text, short = state.unparse(node), call.name.removeprefix(_HOME)
+    passed = call.arguments.get(group_at, "group")
+    if passed is None or passed.const is None:
+        # a neighbour in the group, on the group of all ranks
+        if short not in _MESSAGES or not number.offset or call.arguments.starred is not None:
+            return ""
+        return (
+            f"`{text}` is a position in a group, and {name} of {short} is a rank of the whole job: "
+            f"pass the group and group_{name}, or get_global_rank(group, {text})"
+        )
+    group_node = call.arguments.node(group_at, "group")
+    group_text = state.unparse(group_node) if group_node is not None else ""
+    if group is None or not group.split or not _is_same_group(number, group, group_text):
+        return ""
+    return (
+        f"`{text}` is a position in the group, and {name} of {short} is a rank of the whole job: "
+        f"use group_{name}={text}, or get_global_rank(group, {text})"
+    )
+
+
+def _rank_as_position(
+    state: InterpreterState, call: LibraryCall, name: str, group: ProcessGroup | None
+) -> str:
+    """Return the message for a rank of the job as a position in a group."""
+    value, node = call.arguments.named.get(name), call.arguments.named_nodes.get(name)
+    if value is None or node is None or group is None or not group.split:
+        return ""
+    if not _is_job_rank(value):
+        return ""
+    return (
+        f"`{state.unparse(node)}` is a rank of the whole job, and {name} is a position in the "
+        f"group: pass it as {name.removeprefix('group_')}"
+    )
+
+
+def _converted_twice(state: InterpreterState, call: LibraryCall, short: str) -> str:
+    """Return the message for a conversion of what has been converted already."""
+    group = only_group(call.arguments.get(0, "group"))
+    name = "group_rank" if short == "get_global_rank" else "global_rank"
+    value, node = call.arguments.get(1, name), call.arguments.node(1, name)
+    if value is None or node is None or group is None or not group.split:
+        return ""
+    text = state.unparse(node)
+    if short == "get_global_rank":
+        return (
+            f"`{text}` is a rank of the whole job already, and get_global_rank expects a position "
+            "in the group"
+            if _is_job_rank(value)
+            else ""
+        )
+    number = single_number(value, "position")
+    group_node = call.arguments.node(0, "group")
+    group_text = state.unparse(group_node) if group_node is not None else ""
+    if number is None or not number.group.split or not _is_same_group(number, group, group_text):
+        return ""
+    return (
+        f"`{text}` is a position in the group already, and get_group_rank expects a rank of the "
+        "whole job"
+    )
+
+
+def _is_job_rank(value: Value) -> bool:
+    """Return True for the rank of this process in the job."""
+    return value.objects == (LAUNCHER_RANK,) and all(
+        "get_rank()" in source.text or "'RANK'" in source.text for source in value.content
+    )
+
+
+def _is_same_group(number: GroupNumber, group: ProcessGroup, text: str) -> bool:
+    """Return True if a number is one of this group."""
+    if number.group.name and group.name:
+        return number.group.name == group.name
+    return bool(text) and number.text == text
