@@ -57,11 +57,13 @@ def mutate(
     grows = grows and not grows_on_both_sides(frame, owner)
     keys: Taint = ()
     is_keyed = _is_unknown_entry(state, frame, owner)
-    while isinstance(owner, ast.Subscript) or (container := _default_owner(owner)) is not None:
+    while True:
         if isinstance(owner, ast.Subscript):
             keys, owner = merge_taint(keys, _key_taint(state, frame, owner)), owner.value
-        else:
+        elif (container := _default_owner(owner)) is not None:
             owner = container
+        else:
+            break
     old = state.evaluate(frame, owner)
     control = persistent_taint(frame.write_control(dotted_name(owner)))
     if (

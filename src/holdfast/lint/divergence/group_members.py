@@ -22,7 +22,7 @@ from holdfast.lint.abstract_domain.values import (
     taint_kinds,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
-from holdfast.lint.patterns.scopes import walk_nodes
+from holdfast.lint.patterns.scopes import child_nodes, walk_nodes
 
 #: Maximum number of group members, and of operations on a path, to check.
 _MAX_MEMBERS, _MAX_OPERATIONS = 4096, 2000
@@ -60,7 +60,7 @@ def group_kind(call: LibraryCall, ranks: Value | None) -> tuple[str, bool]:
     node = call.arguments.node(0, "ranks")
     if node is None or call.frame.tree is None:
         return "", False
-    nodes = walk_nodes(*getattr(call.frame.tree, "body", ()))
+    nodes = walk_nodes(*child_nodes(call.frame.tree))
     used = _names_behind(node, nodes)
     varying = ranks is not None and bool(taint_kinds(ranks.content) & RANK_KINDS)
     parameters = call.frame.function.parameters if call.frame.function is not None else ()

@@ -9,7 +9,7 @@ from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import is_rank_only
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.patterns.scopes import walk_nodes
+from holdfast.lint.patterns.scopes import child_nodes, walk_nodes
 
 _BROADCASTS = {
     "torch.distributed.broadcast": "tensor",
@@ -28,7 +28,7 @@ def record_size_by_rank(state: InterpreterState, call: LibraryCall) -> None:
     node = call.arguments.node(0, _BROADCASTS.get(call.name, ""))
     if call.name not in _BROADCASTS or not isinstance(node, ast.Name):
         return
-    nodes = walk_nodes(*getattr(call.frame.tree, "body", ()))
+    nodes = walk_nodes(*child_nodes(call.frame.tree))
     for test, yes, no in _choices(nodes, node.id):
         sides = {_size_kind(yes, nodes), _size_kind(no, nodes)}
         content = state.evaluate(call.frame, test).content if sides == {"data", "fixed"} else ()

@@ -12,6 +12,7 @@ from holdfast.lint.abstract_state.abstract_objects import SHARD, library_class_n
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import model_home, model_object
+from holdfast.lint.patterns.scopes import child_nodes
 
 #: Kinds of divergences.
 _STATE, _LOOP = "habit-state", "habit-loop"
@@ -145,7 +146,7 @@ def _record_lone_step(state: InterpreterState, call: LibraryCall) -> None:
 
 def _follows_backward(call: LibraryCall) -> bool:
     """Return True if the innermost block around a step runs backward: all of training is there."""
-    block: list[ast.stmt] = getattr(call.frame.tree, "body", [])
+    block = child_nodes(call.frame.tree)
     for node in ast.walk(call.frame.tree):
         for field in ("body", "orelse"):
             inner = getattr(node, field, None)

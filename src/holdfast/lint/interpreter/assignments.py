@@ -188,8 +188,9 @@ def _was_number(owner: Value, name: str) -> bool:
     """Return True if an attribute was a number or text so far, on all ranks."""
     held = [
         value
-        for obj in owner.objects_of((Instance, ClassObject))
-        if (value := obj.cls.attributes.get(name)) is not None
+        for obj in owner.objects
+        if isinstance(obj, (Instance, ClassObject))
+        and (value := obj.cls.attributes.get(name)) is not None
     ]
     return bool(held) and all(
         isinstance(value.const, (int, float, str)) and not isinstance(value.const, bool)

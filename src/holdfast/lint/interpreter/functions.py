@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Hashable
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -340,12 +341,11 @@ class FunctionRunner:
                     continue
                 count = len(obj.function.parameters)
                 with frame.collect_effects():
-                    self.invoke(
-                        frame,
-                        obj.function.node,
-                        obj,
-                        positional_arguments(*[UNKNOWN] * count),
-                    )
+                    unknown = positional_arguments(*[UNKNOWN] * count)
+                    definition = cast(
+                        "ast.expr", obj.function.node
+                    )  # for the line: nothing calls it
+                    self.invoke(frame, definition, obj, unknown)
 
     def _dispatches(self, function: Function) -> bool:
         """Return True if the function calls methods by name with ``getattr``."""

@@ -13,7 +13,7 @@ from functools import partial
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.devices import habit
 from holdfast.lint.patterns.rank_guards import Unit, is_guarded, iter_units
-from holdfast.lint.patterns.scopes import LOOPS, argument
+from holdfast.lint.patterns.scopes import LOOPS, argument, starts_before
 from holdfast.lint.sources.modules import Function, Module, SymbolTable, dotted_name, last_name
 
 _SCHEDULE = re.compile(r"^get_(?:\w+_)?schedule(?:r|_with_warmup)?$|^get_\w+_schedule_with_\w+$")
@@ -298,7 +298,7 @@ def _absent_runs(unit: Unit) -> Iterator[Divergence]:
             and dotted_name(node.value) == "wandb"
             and node.attr in _RUN_USES
         )
-        if not uses_run or node.lineno <= created[0].lineno or is_guarded(unit, node):
+        if not uses_run or not starts_before(created[0], node) or is_guarded(unit, node):
             continue
         tests = [
             ast.unparse(parent.test)

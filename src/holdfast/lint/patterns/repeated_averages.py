@@ -13,7 +13,14 @@ from collections.abc import Collection, Iterator, Mapping
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.averages import WORLD_SIZE_NAME
-from holdfast.lint.patterns.scopes import CodeScope, Words, argument, child_nodes, iter_scopes
+from holdfast.lint.patterns.scopes import (
+    CodeScope,
+    Words,
+    argument,
+    child_nodes,
+    iter_scopes,
+    starts_before,
+)
 from holdfast.lint.sources.modules import FUNCTIONS, Module, SymbolTable, dotted_name, last_name
 
 _WORDS = Words(("all_reduce(", "backward(", "gather_for_metrics("))
@@ -182,7 +189,7 @@ def _divided_losses(scope: CodeScope, tests: Mapping[ast.AST, _Tests]) -> Iterat
             changes = [
                 node
                 for node in scope.nodes
-                if name and name in _assigned_names(node) and node.lineno < call.lineno
+                if name and name in _assigned_names(node) and starts_before(node, call)
             ]
             last = changes[-1] if changes else None
             if last is not None and _is_division(scope, last, name) and len(changes) > 1:

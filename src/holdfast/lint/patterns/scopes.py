@@ -204,6 +204,11 @@ def iter_scopes(
         yield scope
 
 
+def starts_before(node: ast.AST, other: ast.AST) -> bool:
+    """Return True if a node begins on an earlier line than another one of its file."""
+    return bool(getattr(node, "lineno", 0) < getattr(other, "lineno", 0))
+
+
 def _contains_line(lines: Sequence[int], node: ast.stmt) -> bool:
     """Return True if the node contains one of the lines."""
     at = bisect_left(lines, node.lineno)

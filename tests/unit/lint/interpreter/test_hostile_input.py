@@ -68,3 +68,22 @@ def test_cyclic_exports_terminate():
         "main": ("main.py", f"{HEAD}from a import thing\nthing()\n{GUARD}dist.barrier()\n"),
     }
     assert [divergence.kind for divergence in program_from_sources(files).analyze()] == ["branch"]
+
+
+def test_the_body_of_a_lambda_is_no_list_of_statements(tmp_path):
+    """Calls whose surroundings are searched, directly in a lambda."""
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import torch, torch.distributed as dist\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "dist.init_process_group('gloo')\n"
+        "model = DDP(torch.nn.Linear(2, 2))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "step = lambda: optimizer.step()\n"
+        "send = lambda x: dist.broadcast(x, 0)\n"
+        "group = lambda ranks: dist.new_group(ranks)\n"
+        "if dist.get_rank() == 0:\n"
+        "    step()\n"
+        "send(torch.ones(2)); group([0, 1])\n"
+    )
+    assert [each.finding.subject.line for each in lint_paths([file]).findings] == [6]
