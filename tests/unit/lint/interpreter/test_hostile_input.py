@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.lint.run import lint_paths
 from tests.unit.lint.programs import program_from_sources
 
 HEAD = "import torch.distributed as dist\n"
