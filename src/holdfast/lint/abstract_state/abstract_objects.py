@@ -269,6 +269,8 @@ LAUNCHER_RANK = LibraryInstance("launched")
 ATTRIBUTES = "attributes"
 #: Marks instances as elements of a container, which is the value itself.
 CONTAINED = "contained"
+#: Marks what is iterated a number of times that is the same on all ranks, however long it is.
+BOUNDED = "bounded"
 
 
 def mark_contained(objects: tuple[Any, ...]) -> tuple[Any, ...]:

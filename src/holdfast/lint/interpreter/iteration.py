@@ -9,7 +9,12 @@ from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import Branch, ExitEffect, FunctionCall
 from holdfast.lint.abstract_domain.values import MAX_OBJECTS, Taint, Value, join_values, merge_taint
-from holdfast.lint.abstract_state.abstract_objects import CONTAINED, Instance, bound_method
+from holdfast.lint.abstract_state.abstract_objects import (
+    BOUNDED,
+    CONTAINED,
+    Instance,
+    bound_method,
+)
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -47,6 +52,9 @@ def own_length_taint(
 
 def iterated_value(state: InterpreterState, frame: Frame, node: ast.expr, over: Value) -> Value:
     """Return what is iterated; for an instance of a program class, its ``__iter__`` result."""
+    if BOUNDED in over.objects:
+        rest = replace(over, objects=tuple(obj for obj in over.objects if obj != BOUNDED))
+        return replace(iterated_value(state, frame, node, rest), length=())
     objects = [] if CONTAINED in over.objects else over.objects_of(Instance)
     arguments = {
         candidate: _iteration_value(state, frame, node, candidate) for candidate in objects

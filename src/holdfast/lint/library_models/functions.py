@@ -31,6 +31,7 @@ from holdfast.lint.abstract_domain.values import (
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
+    BOUNDED,
     CONTAINED,
     COUNT,
     LAUNCHER_RANK,
@@ -215,7 +216,7 @@ def _zip(_: InterpreterState, call: LibraryCall) -> Value:
     value = replace(
         combine_values(*call.arguments.all_values), objects=(*rows, *objects)[:MAX_OBJECTS]
     )
-    return replace(value, length=()) if _bounded(call) else value
+    return _with_equal_count(value) if _bounded(call) else value
 
 
 def _bounded(call: LibraryCall) -> bool:
@@ -232,8 +233,13 @@ def _islice(state: InterpreterState, call: LibraryCall) -> Value:
     varying = merge_content(bounds)
     record_unordered_share(state, call.frame, call.node, over, varying)
     if bounds and (not varying or is_equal_share(state, call.arguments.nodes[1:], bounds)):
-        return replace(over, length=())
+        return _with_equal_count(over)
     return replace(over, length=merge_taint(over.length, varying))
+
+
+def _with_equal_count(over: Value) -> Value:
+    """Return what is iterated equally often on all ranks, whatever ``__iter__`` yields."""
+    return replace(over, length=(), objects=(BOUNDED, *over.objects)[:MAX_OBJECTS])
 
 
 def _ceil(_: InterpreterState, call: LibraryCall) -> Value:

@@ -65,3 +65,41 @@ def test_an_iterator_that_ends_on_one_rank_is_found(update, limit):
 )
 def test_an_iterator_that_ends_on_all_ranks_is_fine(update):
     assert kinds(update) == []
+
+
+STREAM = """\
+import itertools
+import os
+import torch
+import torch.distributed as dist
+
+class Stream:
+    def __init__(self, files):
+        self.files = files
+
+    def __iter__(self):
+        for name in self.files:
+            yield torch.load(name)
+
+def run(folder, steps):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    stream = Stream(sorted(os.listdir(folder))[rank::world])
+    for step, rows in enumerate(%s):
+        dist.all_reduce(rows)
+
+run("data", 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "found"),
+    [
+        ("stream", ["loop"]),
+        ("itertools.islice(stream, rank)", ["loop"]),
+        ("itertools.islice(stream, steps)", []),
+        ("zip(range(steps), stream)", []),
+    ],
+)
+def test_a_stream_is_read_as_often_as_the_bound_says(over, found):
+    program = program_from_sources({"main": ("main.py", STREAM % over)})
+    assert [each.kind for each in program.analyze()] == found
