@@ -452,6 +452,13 @@ def _generate(state: InterpreterState, call: LibraryCall) -> Value | None:
     return Value(length=data, known=False)
 
 
+def _batch_decode(_: InterpreterState, call: LibraryCall) -> Value:
+    """Return one text for each sequence: those of ``generate`` differ in length, not in number."""
+    value = combine_values(*call.arguments.all_values)
+    count = tuple(source for source in value.length if ".generate(" not in source.text)
+    return replace(value, content=merge_taint(value.content, value.length), length=count)
+
+
 def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
 
@@ -473,5 +480,6 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
-    "generate": _generate, "submit": alarms.submit_to_executor, "result": alarms.await_result,
+    "generate": _generate, "batch_decode": _batch_decode,
+    "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip
