@@ -70,6 +70,10 @@ _SHARDS_MODELS = re.compile(
     r"|zero_stage[\"']?\s*[:=]\s*3\b|stage3_",
     re.IGNORECASE,
 )
+#: A plugin with which transformers partitions each model over the ranks while it loads it.
+_PARTITIONS_LOADED = re.compile(
+    r"DeepSpeedPlugin\((?![^)]*zero3_init_flag)[^)]*zero_stage\s*=\s*3\b"
+)
 
 
 class InterpreterState:
@@ -145,6 +149,16 @@ class InterpreterState:
     def shards_models(self) -> bool:
         """Return True if the program configures a framework to shard its models."""
         return any(_SHARDS_MODELS.search(module.text) for module in self.modules.values())
+
+    @cached_property
+    def partitions_loaded_models(self) -> bool:
+        """Return True if ``from_pretrained`` broadcasts and partitions the parameters.
+
+        Sources: accelerate 1.15 DeepSpeedPlugin (``zero3_init_flag`` is set for stage 3),
+        transformers 5.24 from_pretrained (deepspeed.zero.Init), deepspeed 0.19.8
+        partition_parameters.py (``_post_init_method`` broadcasts).
+        """
+        return any(_PARTITIONS_LOADED.search(module.text) for module in self.modules.values())
 
     def known_objects(self, function: Function, name: str) -> tuple[LibraryInstance, ...]:
         """Return what a parameter is by its annotation, or as that of a framework's hook."""

@@ -8,6 +8,7 @@ import re
 from msgspec.structs import replace
 
 from holdfast.lint import library
+from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     UNKNOWN,
@@ -80,6 +81,10 @@ _MESHES = {
     ]
     for home in ("", "device_mesh.")
 }
+#: Classes of transformers that are models, not tokenizers or configurations.
+_LOADED_MODEL = re.compile(r"transformers\.(?:AutoModel|\w+For[A-Z])\w*\.from_pretrained$")
+#: Arguments with which a model is quantised, and not partitioned while it is loaded.
+_WHOLE_MODEL = frozenset({"quantization_config", "load_in_4bit", "load_in_8bit"})
 #: Functions whose results are in the order of the file system.
 _LISTINGS = frozenset({"os.listdir", "os.scandir", "glob.glob"})
 
@@ -95,6 +100,8 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name.startswith("torchmetrics."):
         local_only = call.arguments.is_constant("sync_on_compute", answer=False)
         return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
+    if _is_partitioned(state, call):
+        call.frame.add_effect(Operation("from_pretrained", call.location))
     created = _created_object(call)
     if created is not None:
         return Value(known=False, objects=(created,))
@@ -108,6 +115,16 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
         value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
     return value
+
+
+def _is_partitioned(state: InterpreterState, call: LibraryCall) -> bool:
+    """Return True for a model that ZeRO-3 partitions over the ranks while it is loaded."""
+    return (
+        _LOADED_MODEL.match(call.name) is not None
+        and call.arguments.starred is None
+        and _WHOLE_MODEL.isdisjoint(call.arguments.named)
+        and state.partitions_loaded_models
+    )
 
 
 def _created_object(call: LibraryCall) -> LibraryInstance | None:
