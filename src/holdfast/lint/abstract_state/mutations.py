@@ -33,6 +33,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     Instance,
     TupleElements,
     dict_entries,
+    is_callable,
     mark_contained,
     model_outputs,
 )
@@ -54,6 +55,8 @@ def mutate(
     objects: tuple[Any, ...] = (),
 ) -> None:
     """Record a mutation of what ``owner`` names; ``added``: the length of what is added differs."""
+    if _add_handlers(state, frame, owner, value, objects):
+        return
     grows = grows and not grows_on_both_sides(frame, owner)
     keys: Taint = ()
     is_keyed = _is_unknown_entry(state, frame, owner)
@@ -101,6 +104,29 @@ def mutate(
         new = replace(rest, objects=(OpenDict({}, rest), *rest.objects)[:MAX_OBJECTS])
     if new != old:
         store_mutation(state, frame, owner, new)
+
+
+def _add_handlers(
+    state: InterpreterState, frame: Frame, owner: ast.expr, value: Value, objects: tuple[Any, ...]
+) -> bool:
+    """Add callables to the list that a dict has under a known key: not to those of other keys."""
+    if not isinstance(owner, ast.Subscript) or not objects or value.content:
+        return False
+    if frame.write_control(dotted_name(owner.value)):
+        return False
+    container, key = state.evaluate(frame, owner.value), state.evaluate(frame, owner.slice).const
+    entries = dict_entries(container)
+    if (
+        entries is None
+        or not isinstance(key, str)
+        or not all(isinstance(obj, Instance) or is_callable(obj) for obj in objects)
+    ):
+        return False
+    old = entries.get(key, Value())
+    added = _contained_after(old, objects, replaces=True)
+    changed = dict_of(entries | {key: replace(old, objects=added, items=None, const=NO_CONSTANT)})
+    store_mutation(state, frame, owner.value, replace(container, objects=(changed,), items=None))
+    return True
 
 
 def with_entries(
