@@ -114,3 +114,36 @@ def test_state_that_only_some_ranks_change_is_found_behind_a_test_of_the_rank_on
     wrong = {"branch", "exit", "loop"}
     assert kinds("dist.get_rank() == 0") & wrong
     assert not kinds("True") & wrong
+
+
+CONFIG = """\
+import argparse
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+@dataclass
+class Config:
+    resume: bool = False
+
+def main(config):
+    if dist.get_rank() == 0:
+        if config.resume:
+            dist.barrier()
+
+main(%s)
+"""
+
+
+@pytest.mark.parametrize(
+    ("created", "count"),
+    [
+        ("Config(**vars(argparse.ArgumentParser().parse_args()))", 1),
+        ("Config(*argparse.ArgumentParser().parse_args().values)", 1),
+        ("Config()", 0),
+        ("Config(**{'resume': False})", 0),
+    ],
+)
+def test_unpacked_arguments_may_set_the_fields_of_a_data_class(created, count):
+    program = program_from_sources({"main": ("main.py", CONFIG % created)})
+    assert len([each for each in program.analyze() if each.kind == "branch"]) == count
