@@ -59,7 +59,7 @@ from holdfast.lint.abstract_state.shares import (
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS
 from holdfast.lint.divergence.framework_loops import record_lone_yield
-from holdfast.lint.divergence.group_numbers import combined_number
+from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -239,6 +239,8 @@ class ExpressionEvaluator:
             )
             content = without_kinds(content, dropped_kinds)
         clock: Taint = ()
+        if len(values) == 2:
+            mark_compared_position(frame.scope.names, node, values)
         if isinstance(operator_node, (ast.Eq, ast.NotEq)):  # ``if seconds == 0``: never in practice
             content = without_kinds(content, {TaintKind.TIME})
         else:
