@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.core.findings import Finding
 from holdfast.core.gc_pause import gc_paused
+from holdfast.core.text import pluralize
 from holdfast.lint import cache as lint_cache
 from holdfast.lint.rules.edits import Edit
 from holdfast.lint.sources import files as sources_files
@@ -95,8 +96,14 @@ def analyze_files(
         result = _merge_results(
             files, _run_or_load(_split_tasks(files, strict=strict), cache, on_progress)
         )
-        lint_cache.save_entry(cache, name, result)
+        _save(cache, name, result)
     return result
+
+
+def _save(cache: Path, name: str, result: AnalysisResult) -> None:
+    """Keep a result unless the linter failed, which the next version may not."""
+    if not any(skipped.is_failure for skipped in result.skipped):
+        lint_cache.save_entry(cache, name, result)
 
 
 def _split_tasks(files: Sequence[SourceFile], *, strict: bool) -> list[_Task]:
@@ -151,7 +158,7 @@ def _run_or_load(
     for name, cached in zip(names, cached_results, strict=True):
         result = cached if cached is not None else next(new_results)
         if cached is None and name and len(work) > 1:
-            lint_cache.save_entry(cache, name, result)
+            _save(cache, name, result)
         results.append(result)
     return results
 
@@ -171,7 +178,7 @@ def _run_tasks(
         and threading.active_count() == 1
     ):
         return _run_parallel(work, count, on_progress)
-    return [_run_task(task) for task in work]
+    return [_runner(work)(task) for task in work]
 
 
 def _run_parallel(
@@ -187,7 +194,7 @@ def _run_parallel(
 
     try:
         with ProcessPoolExecutor(count, get_context("fork")) as pool:
-            cost_by_future = {pool.submit(_run_task, task): task.cost for task in work}
+            cost_by_future = {pool.submit(_runner(work), task): task.cost for task in work}
             pending = set(cost_by_future)
             while pending and on_progress is not None:
                 pending = wait(pending, _PROGRESS_INTERVAL_S, FIRST_COMPLETED).not_done
@@ -196,7 +203,26 @@ def _run_parallel(
                 on_progress(sum(len(task.program.owned) for task in work), done, total)
             return [future.result() for future in cost_by_future]
     except BrokenProcessPool:  # a worker was killed, probably for its memory use: run one by one
-        return [_run_task(task) for task in work]
+        return [_runner(work)(task) for task in work]
+
+
+def _runner(work: Sequence[_Task]) -> Callable[[_Task], AnalysisResult]:
+    """Return what runs each task: an error in the linter ends only the run of a single one."""
+    return _run_task if len(work) == 1 else _run_task_of_several
+
+
+def _run_task_of_several(work: _Task) -> AnalysisResult:
+    """Run a task; an error in the linter does not hide the findings in the other programs."""
+    try:
+        return _run_task(work)
+    except Exception as error:  # noqa: BLE001 - any, and it is reported
+        first, *more = sorted(work.program.owned)
+        why = (
+            f"an error in holdfast ({type(error).__name__}: {error}); "
+            f"`holdfast lint {first}` shows where: please report it"
+        )
+        why += f", with {pluralize(len(more), 'more file')} of its program" if more else ""
+        return AnalysisResult((), 0, 0, (SkippedSource(first, why, is_failure=True),))
 
 
 def _run_task(work: _Task) -> AnalysisResult:

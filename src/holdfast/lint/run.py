@@ -19,7 +19,8 @@ from holdfast.lint.sources.named_paths import check_named_paths
 class LintResult(msgspec.Struct, frozen=True, kw_only=True):
     """The findings, the numbers of linted files, lines and suppressed findings, and skipped files.
 
-    ``named_path_skipped``: a path that was named explicitly, and is not excluded, was not linted.
+    ``named_path_skipped``: a path that was named explicitly, and is not excluded, was not linted,
+    or the linter failed on a program.
     """
 
     findings: tuple[RuleFinding, ...]
@@ -31,7 +32,7 @@ class LintResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        """Return 1 for findings above advice, else 2 if a named file could not be read, else 0."""
+        """Return 1 for findings above advice, else 2 if a named file was not linted, else 0."""
         levels = {reported.finding.level for reported in self.findings}
         if levels & {Level.ERROR, Level.WARNING}:
             return 1
@@ -96,7 +97,9 @@ def lint_paths(
         lines=analysis.lines,
         suppressed=sum(suppressed for _, suppressed in matching),
         skipped=skipped,
-        named_path_skipped=any(skipped_file.file in named_paths for skipped_file in skipped),
+        named_path_skipped=any(
+            skipped_file.is_failure or skipped_file.file in named_paths for skipped_file in skipped
+        ),
     )
 
 

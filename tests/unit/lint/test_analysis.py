@@ -78,3 +78,29 @@ def test_progress_is_reported_until_all_is_done(tmp_path, pools):
     assert (files, done) == (2, total)
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
     assert pools
+
+
+def test_an_error_in_the_linter_does_not_hide_the_other_programs(project, monkeypatch, tmp_path):
+    judged = analysis._analyze_program
+
+    def fails_in_one(work):
+        if any(file.path.name == "run_4.py" for file in work.program.files):
+            raise KeyError("an unforeseen program")
+        return judged(work)
+
+    monkeypatch.setattr(analysis, "_analyze_program", fails_in_one)
+    cache = tmp_path / "cache"
+    for _ in range(2):  # the failure is not kept
+        result = lint_paths([project], cache=cache)
+        (failed,) = [each for each in result.skipped if each.is_failure]
+        assert failed.file.endswith("lib_4.py")
+        assert "error in holdfast (KeyError: 'an unforeseen program')" in failed.why
+        assert len(result.findings) == 8
+    monkeypatch.setattr(analysis, "_analyze_program", judged)
+    assert len(lint_paths([project], cache=cache).findings) == 9
+    quiet = project / "quiet_1.py"
+    monkeypatch.setattr(analysis, "_analyze_program", fails_in_one)
+    result = lint_paths([quiet, project / "run_4.py", project / "run_3.py"])
+    assert result.exit_status == 1
+    with pytest.raises(KeyError):  # of one program, with the traceback to report
+        lint_paths([project / "run_4.py"])

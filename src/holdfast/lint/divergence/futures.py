@@ -209,7 +209,7 @@ class _Fork(msgspec.Struct, frozen=True):
     no: int
 
 
-class _Table:
+class _Futures:
     """The numbers of futures, and which of them are compatible."""
 
     def __init__(self) -> None:
@@ -229,12 +229,12 @@ class Futures:
         *,
         rank_only: bool,
         assumed: Conditions = frozenset(),
-        table: _Table | None = None,
+        table: _Futures | None = None,
     ) -> None:
         self._rank_only = rank_only
         self._assumed = assumed
         self._iterations: dict[int, tuple[int, frozenset[int], bool]] = {}
-        self._table = table if table is not None else _Table()
+        self._table = table if table is not None else _Futures()
 
     def assuming(self, conditions: Conditions) -> Futures:
         """Return the futures of ranks for which these conditions hold, comparable with these."""

@@ -35,11 +35,15 @@ _SKIPPED_FOLDERS = frozenset({
 
 
 class SkippedSource(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that was not linted, the reason, and the line (from 1) of a syntax error."""
+    """A file that was not linted, the reason, and the line (from 1) of a syntax error.
+
+    ``is_failure``: the linter failed, so that nothing is known of the file.
+    """
 
     file: str
     why: str
     line: int | None = None
+    is_failure: bool = False
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
