@@ -170,6 +170,12 @@ class GroupNumber(msgspec.Struct, frozen=True):
     wraps: bool = False
 
 
+class Multiple(msgspec.Struct, frozen=True):
+    """A number that another one divides, by its source text: ``count // size * size``."""
+
+    of: str
+
+
 class DeviceMesh(msgspec.Struct, frozen=True):
     """A device mesh or a part of it, by the names of its dimensions; ``()`` if they are unknown.
 

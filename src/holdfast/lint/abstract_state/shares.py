@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.lint.abstract_domain.values import CLAMPED, ROUNDED_UP, Value
+from holdfast.lint.abstract_state.abstract_objects import LAUNCHER_RANK, Multiple
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import dotted_name
@@ -31,7 +32,11 @@ def is_equal_share(
 
     ``of_data``: a slice, which ends where the data end.
     """
-    if len(bounds) < 2 or not bounds[0].content or not bounds[1].content:
+    if len(bounds) < 2 or not bounds[0].content:
+        return False
+    if len(bounds) == 3 and not of_data and _fills_rounds(state, nodes[2], bounds):
+        return True
+    if not bounds[1].content:
         return False
     if any(bound.content for bound in bounds[2:]):
         return False
@@ -43,6 +48,33 @@ def is_equal_share(
             rounded = of_data and ROUNDED_UP in (bounds[0].ragged, bounds[1].ragged)
             return not rounded and bounds[1].ragged <= bounds[0].ragged
     return len(bounds) == 2 and all(bound.ragged < limit for bound in bounds)
+
+
+def multiples(state: InterpreterState, node: ast.BinOp) -> tuple[Multiple, ...]:
+    """Return what divides ``rounds * size``, and ``count - count % size``."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            factors = [left, right]
+        case ast.BinOp(
+            left=count, op=ast.Sub(), right=ast.BinOp(left=divided, op=ast.Mod(), right=size)
+        ) if ast.dump(count) == ast.dump(divided):
+            factors = [size]
+        case _:
+            factors = []
+    named = [factor for factor in factors if isinstance(factor, (ast.Name, ast.Attribute))]
+    return tuple(Multiple(state.unparse(factor)) for factor in named)
+
+
+def _fills_rounds(state: InterpreterState, step: ast.expr | None, bounds: Sequence[Value]) -> bool:
+    """Return True for ``range(rank, rounds * size, size)``."""
+    start, stop, by = bounds
+    return (
+        step is not None
+        and start.objects == (LAUNCHER_RANK,)
+        and not stop.content
+        and not by.content
+        and Multiple(state.unparse(step)) in stop.objects
+    )
 
 
 def is_equal_piece(node: ast.Subscript) -> bool:
@@ -139,5 +171,7 @@ def _growth(node: ast.AST | None) -> list[tuple[str, str, ast.expr]]:
             return [(dotted_name(owner), ast.unparse(key), target)]
         case ast.Call(func=ast.Attribute(value=owner, attr=attr)) if attr in _ADDS:
             return [(dotted_name(owner), "", owner)]
+        case ast.Yield():
+            return [("<yielded>", "", node)]
         case _:
             return []

@@ -7,11 +7,13 @@ is passed; ``group_src``, ``group_dst`` and ``group_peer`` are positions in the 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
+from itertools import permutations
 
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.abstract_domain.values import Value
+from holdfast.lint.abstract_domain.values import NO_CONSTANT, Value
 from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     GroupNumber,
@@ -75,6 +77,22 @@ def combined_number(operator: ast.operator, left: Value, right: Value) -> GroupN
         divisor = single_number(right, "size")
         return replace(number, wraps=True) if divisor is not None else None
     return None
+
+
+def mark_compared_position(
+    names: dict[str, Value], node: ast.Compare, values: Sequence[Value]
+) -> None:
+    """Mark a variable compared with a position in a group as one: ``if group_rank == owner``."""
+    if not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        return
+    compared = (node.left, node.comparators[0])
+    for (one, variable), value in zip(permutations(values), reversed(compared), strict=True):
+        number = single_number(one, "position")
+        if number is None or not isinstance(value, ast.Name) or value.id not in names:
+            continue
+        if not variable.objects and variable.const is NO_CONSTANT:
+            marked = replace(number, offset=0, wraps=False)
+            names[value.id] = replace(variable, objects=(marked,))
 
 
 def record_group_numbers(state: InterpreterState, call: LibraryCall) -> None:

@@ -309,7 +309,10 @@ class CallEvaluator:
         if value is not None:
             return value
         default = self.state.heap.default(cls, name)
-        return default if arguments.starred is None else None
+        if arguments.starred is None or default is None:
+            return default if arguments.starred is None else None
+        # ``Config(**vars(parser.parse_args()))`` may set it
+        return join_values((default, Value(arguments.starred.content, known=False)))
 
     def _call_instance(
         self, frame: Frame, node: ast.expr, instances: tuple[Instance, ...], arguments: Arguments

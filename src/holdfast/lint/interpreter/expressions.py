@@ -50,11 +50,16 @@ from holdfast.lint.abstract_state.abstract_objects import (
     dict_entries,
 )
 from holdfast.lint.abstract_state.frames import Frame
-from holdfast.lint.abstract_state.shares import is_share_length, rounds_up
+from holdfast.lint.abstract_state.shares import (
+    grows_on_both_sides,
+    is_share_length,
+    multiples,
+    rounds_up,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS
 from holdfast.lint.divergence.framework_loops import record_lone_yield
-from holdfast.lint.divergence.group_numbers import combined_number
+from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -106,7 +111,8 @@ class ExpressionEvaluator:
             record_lone_yield(self.state, frame, node)
             frame.yield_facts = frame.facts
         value = self.state.evaluate(frame, node.value)
-        control = persistent_taint(frame.own_control)
+        alike = grows_on_both_sides(frame, node)
+        control = () if alike else persistent_taint(frame.own_control)
         if isinstance(node, ast.YieldFrom):
             over = iterated_value(self.state, frame, node.value, value)
             length = merge_taint(over.length, control)
@@ -139,10 +145,17 @@ class ExpressionEvaluator:
         # ``order + order[: total - len(order)]``
         padded = (TRIMMED,) if isinstance(node.op, ast.Add) and TRIMMED in right.objects else ()
         number = combined_number(node.op, left, right)
+        products = multiples(self.state, node) if number is None else ()
         value = replace(
             combine_values(left, right),
             agreed=left.agreed or right.agreed,
-            objects=(*outputs[:1], *masks, *padded, *((number,) if number is not None else ())),
+            objects=(
+                *outputs[:1],
+                *masks,
+                *padded,
+                *products,
+                *((number,) if number is not None else ()),
+            ),
         )
         if rounds_up(node) and not value.ragged:
             value = replace(value, ragged=ROUNDED_UP)
@@ -226,6 +239,8 @@ class ExpressionEvaluator:
             )
             content = without_kinds(content, dropped_kinds)
         clock: Taint = ()
+        if len(values) == 2:
+            mark_compared_position(frame.scope.names, node, values)
         if isinstance(operator_node, (ast.Eq, ast.NotEq)):  # ``if seconds == 0``: never in practice
             content = without_kinds(content, {TaintKind.TIME})
         else:

@@ -180,5 +180,8 @@ class SubscriptEvaluator:
 
 
 def _is_width(node: ast.Subscript, at: object) -> bool:
-    """Return True for ``x.shape[1]`` and further dimensions."""
+    """Return True for ``x.shape[1]``, further dimensions, and ``x.shape[1:]``."""
+    if isinstance(node.slice, ast.Slice):
+        lower = node.slice.lower
+        at = lower.value if isinstance(lower, ast.Constant) else None
     return isinstance(at, int) and at > 0 and last_name(node.value) == "shape"

@@ -24,6 +24,7 @@ WRONG = [
     "dist.send(1, dst=(dist.get_rank(own) + 1) % dist.get_world_size(own), group=own)",
     "dist.P2POp(dist.isend, 1, dist.get_rank(own) + 1, own)",
     "dist.irecv(1, src=dist.get_rank(own) - 1)",
+    "for owner in read():\n    if dist.get_rank(own) != owner:\n        dist.send(1, owner, own)",
     "dist.get_global_rank(own, dist.get_rank())",
     "dist.get_group_rank(own, dist.get_rank(own))",
     "dist.broadcast(1, group_src=dist.get_rank(), group=own)",
@@ -35,6 +36,8 @@ FINE = [
     'dist.broadcast(1, src=mesh.get_local_rank("tp"), group=mesh.get_group("dp"))',
     "dist.broadcast(1, src=dist.get_rank(actors), group=actors)",  # ranks 0 to 3
     "dist.send(1, dst=dist.get_rank(own))",
+    "for owner in read():\n    if dist.get_rank() != owner:\n        dist.send(1, owner, own)",
+    "owner = 0\nif dist.get_rank(own) != owner:\n    dist.send(1, owner, own)",
     "dist.send(1, dst=dist.get_rank() + 1, group=own)",
     "dist.get_group_rank(own, dist.get_rank())",
     "dist.broadcast(1, src=dist.get_rank(dist.group.WORLD), group=own)",

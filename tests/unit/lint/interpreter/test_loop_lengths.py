@@ -23,15 +23,51 @@ rows = torch.ones(10, 4)
 model = DistributedDataParallel(torch.nn.Linear(4, 4))
 sampler = DistributedSampler(rows)
 """
+SLICED = """\
+import itertools
+rank, size = dist.get_rank(), dist.get_world_size()
+whole = len(rows) // size * size
+for x in itertools.islice(rows, rank, %s, %s):
+    dist.all_reduce(x)
+"""
+LOCKSTEP = """\
+def lockstep(own, spare):
+    while True:
+        x = next(own, None)
+        more = torch.tensor([x is not None])
+        dist.all_reduce(more)
+        if not more.item():
+            return
+        if x is None:
+            %s
+        else:
+            yield x
+
+for x in lockstep(shares(rows, dist.get_rank(), dist.get_world_size()), rows[:1]):
+    dist.all_reduce(x)
+"""
+ROUNDS = """\
+rank, size = dist.get_rank(), dist.get_world_size()
+for x in range(rank, %s, size):
+    dist.barrier()
+"""
 OWN = "shares(rows, dist.get_rank(), dist.get_world_size())"
 UNEVEN = [
     f"for x in {OWN}:\n    dist.all_reduce(x)",
     f"with model.join():\n    for x in {OWN}:\n        model(x).sum().backward()\n        dist.barrier()",
+    SLICED % (None, "size"),
+    SLICED % ("whole", "2 * size"),
+    LOCKSTEP % "continue",
+    ROUNDS % "len(rows)",
     "size = 64 if dist.get_rank() else 32\nfor x in DataLoader(rows, size, sampler=sampler):\n    dist.all_reduce(x)",
 ]
 EVEN = [
     "for x in all_of(rows):\n    dist.all_reduce(x)",
     f"with model.join():\n    for x in {OWN}:\n        model(x).sum().backward()\ndist.barrier()",
+    SLICED % ("whole", "size"),
+    LOCKSTEP % "yield spare",
+    ROUNDS % "len(rows) - len(rows) % size",
+    ROUNDS % "10 * size",
     "for x in DataLoader(rows, 64, sampler=sampler):\n    dist.all_reduce(x)",
 ]
 

@@ -334,6 +334,25 @@ collect(elsewhere.values())
         "print(width)",
         "kept = torch.cat([kept, kept.new_zeros(width - kept.numel())])",
     ),
+    "padding to the longest, whatever the width": _pair(
+        """
+def collect(values, rank, world):
+    kept = values[rank::world]
+    sizes = [None] * world
+    dist.all_gather_object(sizes, len(kept))
+    longest = max(sizes)
+    LINE
+    block[: len(kept)] = kept
+    parts = [torch.empty_like(block) for _ in range(world)]
+    dist.all_gather(parts, block)  # found
+    return parts
+
+
+collect(elsewhere.values(), dist.get_rank(), dist.get_world_size())
+""",
+        "block = kept.new_zeros((len(kept), *kept.shape[1:]))",
+        "block = kept.new_zeros((longest, *kept.shape[1:]))",
+    ),
     "padding by copying": _pair(
         """
 def collect(values):
