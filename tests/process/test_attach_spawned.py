@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -65,7 +65,8 @@ def started(folder, how, ready, *launcher, program=PROGRAM, imports=(), **variab
         yield process.pid, port
     finally:
         for each in [*psutil.Process(process.pid).children(recursive=True), process]:
-            each.kill()
+            with suppress(psutil.NoSuchProcess):  # torch ends the others when one has died
+                each.kill()
         process.wait(LIMIT_S)
 
 

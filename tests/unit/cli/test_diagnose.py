@@ -313,10 +313,13 @@ def test_traces_of_a_finished_job_yield_the_watchers_verdict(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "cause"),
-    [(SPECIMENS / "sigkilled.py", "rank-killed"), (E2E / "leaves_quietly.py", "exit-nonzero")],
+    ("program", "by_traces", "cause"),
+    [
+        (SPECIMENS / "sigkilled.py", "peer-lost", "rank-killed"),
+        (E2E / "leaves_quietly.py", "rank-exits-early", "exit-nonzero"),
+    ],
 )
-def test_traces_name_a_rank_that_died_without_an_exception(tmp_path, program, cause):
+def test_traces_name_a_rank_that_died_without_an_exception(tmp_path, program, by_traces, cause):
     """Traces alone name the rank that died on gloo; with its exit code also the cause."""
     job = Launched(tmp_path, "--nproc-per-node", "2", program)
     try:
@@ -324,7 +327,7 @@ def test_traces_name_a_rank_that_died_without_an_exception(tmp_path, program, ca
         (incident,) = job.run.glob("incidents/*")
         status, content = as_json(incident / "traces")
         root = content["verdict"]["root"]
-        assert (status, root["cause"], root["subject"]["rank"]) == (1, "peer-lost", 1)
+        assert (status, root["cause"], root["subject"]["rank"]) == (1, by_traces, 1)
         assert "all_reduce #31" in root["message"]
         pid = json.loads((incident / "ranks.json").read_text())["ranks"][1]["pid"]
         code = -9 if cause == "rank-killed" else 7

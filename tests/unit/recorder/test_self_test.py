@@ -109,7 +109,7 @@ def test_the_kernels_of_older_torch_pass(tmp_path: Path, monkeypatch: pytest.Mon
         pytest.param("pass", "RuntimeError: not recorded: all_gather, ", marks=pytest.mark.matrix),
         (
             "import torch.distributed as d; d.all_reduce = print",
-            "RuntimeError: all_reduce returned [1.0, 1.0] instead",
+            "RuntimeError: all_reduce returned [",
         ),
         ("import os; os.abort()", "ended by signal 6 (Aborted)"),
         pytest.param("import os; os._exit(3)", "exit status 3", marks=pytest.mark.matrix),
