@@ -897,6 +897,9 @@ def test_groups_that_ranks_create_with_other_members_are_named_without_the_sourc
     assert root_of(verdict) == ("new-group-by-some-ranks", 0, EVAL.line)
     assert verdict.root is not None
     assert "with different members ([0, 1] and [2, 3])" in verdict.root.message
+    rows[1] = row(1, created, at=LOADER)  # in a pause, for which rank 0 waits
+    rows[2:] = (row(rank, created) for rank in (2, 3))
+    assert root_of(judge(rows, groups=groups))[:2] == ("rank-missing-collective", 1)
 
 
 def skipping(rank: int, calls: tuple[SourceLine, ...], skips: int) -> RankState:
