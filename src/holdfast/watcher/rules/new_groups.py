@@ -37,8 +37,9 @@ def explain_uncalled(case: HangCase) -> list[Finding]:
 def explain_other_members(case: HangCase) -> list[Finding]:
     """Explain a call that all members entered, in a group that other ranks created differently.
 
-    A call that a member did not enter waits for that member instead. torch names groups by the number of ``new_group`` calls, so that groups of one name share the
-    keys in the store through which their members find each other (``_process_group_name`` in
+    A call that a member did not enter waits for that member instead. torch names groups by the
+    number of ``new_group`` calls, so that groups of one name share the keys in the store through
+    which their members find each other (``_process_group_name`` in
     torch/distributed/distributed_c10d.py).
     """
     waited = {wait.operation.group for wait in case.graph.waits if not wait.awaited}
