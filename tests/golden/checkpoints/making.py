@@ -6,6 +6,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 
@@ -31,10 +32,11 @@ def leave():
 
 
 def launched(*command, ranks=1, limit_s=110, environment=None, imports=()):
-    """Run ``-m MODULE …`` or ``SCRIPT …`` on ``ranks`` ranks; return their standard output.
+    """Run ``-m MODULE …`` or ``SCRIPT …`` on ``ranks`` ranks; return their standard output by rank.
 
-    The ranks are forked from a server that has imported torch and ``imports``; their environment
-    equals that under torchrun.
+    Each rank writes to a file of its own: in a common one, two ranks' lines can run together. The
+    ranks are forked from a server that has imported torch and ``imports``; their environment equals
+    that under torchrun.
 
     Raises:
         AssertionError: a rank failed or timed out; then all ranks are killed.
@@ -47,7 +49,9 @@ def launched(*command, ranks=1, limit_s=110, environment=None, imports=()):
         "OMP_NUM_THREADS": "1",
     }
     deadline = time.monotonic() + limit_s
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+    with ExitStack() as files:
+        outputs = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(ranks)]
+        errors = files.enter_context(tempfile.TemporaryFile("w+"))
         job = [
             fork_server(*imports).start_program(
                 *command,
@@ -61,7 +65,7 @@ def launched(*command, ranks=1, limit_s=110, environment=None, imports=()):
                 stdout=output,
                 stderr=errors,
             )
-            for rank in range(ranks)
+            for rank, output in enumerate(outputs)
         ]
         try:
             statuses = [rank.wait(deadline - time.monotonic()) for rank in job]
@@ -72,8 +76,9 @@ def launched(*command, ranks=1, limit_s=110, environment=None, imports=()):
                 rank.kill()
         errors.seek(0)
         assert statuses == [0] * ranks, f"{statuses}: {errors.read()[-4000:]}"
-        output.seek(0)
-        return output.read()
+        for output in outputs:
+            output.seek(0)
+        return "".join(output.read() for output in outputs)
 
 
 def name_of(program, arguments, ranks):
