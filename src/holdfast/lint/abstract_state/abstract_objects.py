@@ -179,12 +179,14 @@ class Multiple(msgspec.Struct, frozen=True):
 class DeviceMesh(msgspec.Struct, frozen=True):
     """A device mesh or a part of it, by the names of its dimensions; ``()`` if they are unknown.
 
-    ``origin`` is the place of its creation, ``whole``: it contains all ranks.
+    ``origin`` is the place of its creation, ``whole``: it contains all ranks. ``split``: there are
+    several groups along each dimension, unless that one contains all ranks.
     """
 
     origin: str
     names: tuple[str, ...]
     whole: bool = True
+    split: bool = True
 
 
 class RankTest(msgspec.Struct, frozen=True):

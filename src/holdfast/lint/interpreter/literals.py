@@ -131,11 +131,11 @@ class LiteralEvaluator:
         count: list[Taint] = []
         order: list[Taint] = []
         known = True
+        first = self.state.evaluate(frame, generators[0].iter)  # once, before the first round
         with frame.collect_effects() as inner:
-            for generator in generators:
-                over = iterated_value(
-                    self.state, frame, generator.iter, self.state.evaluate(frame, generator.iter)
-                )
+            for at, generator in enumerate(generators):
+                base = self.state.evaluate(frame, generator.iter) if at else first
+                over = iterated_value(self.state, frame, generator.iter, base)
                 count.append(over.length)
                 order.append(over.order)
                 known = known and over.known

@@ -74,13 +74,6 @@ _SEEDED_CONSTRUCTORS = frozenset(
 )
 
 
-#: Calls that create a mesh, and the groups along its dimensions.
-_MESHES = {
-    f"torch.distributed.{home}init_device_mesh": library.CALLS[
-        "torch.distributed.device_mesh.init_device_mesh"
-    ]
-    for home in ("", "device_mesh.")
-}
 #: Classes of transformers that are models, not tokenizers or configurations.
 _LOADED_MODEL = re.compile(r"transformers\.(?:AutoModel|\w+For[A-Z])\w*\.from_pretrained$")
 #: Arguments with which a model is quantised, and not partitioned while it is loaded.
@@ -138,9 +131,11 @@ def _created_object(call: LibraryCall) -> LibraryInstance | None:
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     name = call.name
     collective = library.CALLS.get(name) or library.DERIVED_CALLS.get(name)
-    if name in _MESHES:
-        call_collective(state, call, collective or _MESHES[name])
-        return Value(objects=(new_mesh(call),))
+    if collective is not None and name in library.MESHES:
+        # ``_init_backend=False``: a layout without groups
+        if not call.arguments.is_constant("_init_backend", answer=False):
+            call_collective(state, call, collective)
+        return Value(objects=(new_mesh(state, call),))
     if collective is not None:
         return call_collective(state, call, collective)
     class_name = library.CLASSES.get(name) or library.DERIVED_CLASSES.get(name)
