@@ -170,6 +170,21 @@ class GroupNumber(msgspec.Struct, frozen=True):
     wraps: bool = False
 
 
+#: The result of ``get_world_size()``, and of ``range`` over it.
+WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+
+
+class OnePerRank(msgspec.Struct, frozen=True):
+    """A list or tensor with a part for each rank: ``size`` is their number, or None if unknown.
+
+    It is :data:`WORLD_SIZE`, or a :class:`GroupNumber`. ``repeated``: all parts of the list are
+    one object.
+    """
+
+    size: Any
+    repeated: bool = False
+
+
 class Multiple(msgspec.Struct, frozen=True):
     """A number that another one divides, by its source text: ``count // size * size``."""
 

@@ -22,6 +22,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     COUNT,
     DeviceMesh,
@@ -37,6 +38,7 @@ from holdfast.lint.abstract_state.mutations import store_mutation
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
 from holdfast.lint.divergence.group_members import group_kind, literal_ranks
+from holdfast.lint.divergence.operand_counts import record_operand_counts
 from holdfast.lint.library import CollectiveCall
 from holdfast.lint.sources.modules import last_name
 
@@ -53,8 +55,6 @@ _FOLDERS = frozenset(
 #: The argument with the members of the groups that a call creates.
 _MEMBERS = {"new_group": (0, "ranks"), "DeviceMesh": (1, "mesh")}
 _PROCESS_KINDS = frozenset({TaintKind.TIME, TaintKind.HOST})
-#: The result of ``get_world_size()``, and of ``range`` over it.
-WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
 
 
 def enter_collective(
@@ -75,6 +75,7 @@ def enter_collective(
     if collective.kind in ("send", "recv"):
         return _record_message(state, call, collective, group)
     _record_differing_arguments(call, collective, group)
+    record_operand_counts(state, call, collective, group_argument)
     if collective.kind == "sharded":
         _record_own_folder(state, call, collective)
     if collective.kind == "init":

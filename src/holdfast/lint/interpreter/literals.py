@@ -27,8 +27,12 @@ from holdfast.lint.abstract_domain.values import (
     set_order,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     MASK,
     RANK_TEXT,
+    WORLD_SIZE,
+    GroupNumber,
+    OnePerRank,
     TupleElements,
     as_text,
     dict_entries,
@@ -157,6 +161,7 @@ class LiteralEvaluator:
                 LoopEffect(frame.location(node), text, length, unordered, tuple(inner))
             )
         joined = join_values(values)
+        parts = self._one_per_rank(generators, first)
         rows = (TupleElements(joined.items),) if joined.items and len(values) == 1 else ()
         return Value(
             content=merge_content(values),
@@ -165,9 +170,25 @@ class LiteralEvaluator:
             element_length=merge_length(values),
             known=known,
             objects=mark_contained(
-                (*rows, *(obj for obj in joined.objects if not isinstance(obj, TupleElements)))
+                (
+                    *rows,
+                    *parts,
+                    *(obj for obj in joined.objects if not isinstance(obj, TupleElements)),
+                )
             ),
         )
+
+    @staticmethod
+    def _one_per_rank(generators: Sequence[ast.comprehension], over: Value) -> list[OnePerRank]:
+        """Return what a list made for each position of the ranks of a group, or of the job, is."""
+        if len(generators) > 1 or generators[0].ifs:
+            return []
+        if ALL_RANKS in over.objects:
+            return [OnePerRank(WORLD_SIZE)]
+        numbers = over.objects_of(GroupNumber)
+        return [
+            OnePerRank(replace(each, kind="size")) for each in numbers if each.kind == "positions"
+        ]
 
     def _list_comprehension(self, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
         return self._comprehension(frame, node, node.generators, node.elt)

@@ -38,6 +38,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
+from holdfast.lint.divergence.operand_counts import parts_of_size
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
 from holdfast.lint.library_models.classes import make_instance
@@ -205,7 +206,8 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         sizes = _size_arguments(last, call.arguments)
         pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
         length = merge_taint(*(size.content for size in sizes))
-        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads))
+        parts = parts_of_size(sizes[0]) if sizes and last != "arange" else ()
+        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads, *parts))
     if last in _JOINING_FUNCTIONS:
         pieces = call.arguments.positional or values  # ignore the device= of another tensor
         length = merge_length(pieces)

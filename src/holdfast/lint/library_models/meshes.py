@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from holdfast.lint.abstract_domain.values import TaintKind, Value
 from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
+    WORLD_SIZE,
     DeviceMesh,
     GroupNumber,
     ProcessGroup,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import WORLD_SIZE
 from holdfast.lint.patterns.scopes import walk
 from holdfast.lint.sources.modules import last_name
 
