@@ -30,6 +30,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ProcessGroup,
+    SummedOver,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
@@ -37,6 +38,7 @@ from holdfast.lint.abstract_state.function_summaries import ANY_CREATED
 from holdfast.lint.abstract_state.mutations import store_mutation
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
+from holdfast.lint.divergence.divided_sums import summed_over
 from holdfast.lint.divergence.group_members import group_kind, literal_ranks
 from holdfast.lint.divergence.operand_counts import record_operand_counts
 from holdfast.lint.library import CollectiveCall
@@ -160,6 +162,7 @@ def _collective_result(
             state,
             call.frame,
             call.arguments.node(collective.parameters.index(collective.agrees), collective.agrees),
+            call,
         )
     if call.arguments.is_constant("async_op", answer=True):
         return Value(objects=(LibraryInstance("work"),))
@@ -276,7 +279,9 @@ def group_scope(value: Value | None) -> GroupScope:
     return GroupScope.UNKNOWN
 
 
-def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -> None:
+def _mark_agreed(
+    state: InterpreterState, frame: Frame, node: ast.expr | None, call: LibraryCall
+) -> None:
     """Mark what ``node`` names as uniform from here on."""
     while isinstance(node, ast.Subscript) or (
         isinstance(node, ast.Attribute) and node.attr in ("data", "grad")
@@ -284,10 +289,16 @@ def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -
         node = node.value
     if isinstance(node, (ast.List, ast.Tuple)):  # the root sends the variables themselves
         for element in node.elts:
-            _mark_agreed(state, frame, element)
+            _mark_agreed(state, frame, element, call)
     if isinstance(node, (ast.Name, ast.Attribute)):
         old = state.evaluate(frame, node)
-        objects = tuple(obj for obj in old.objects if obj not in (BATCH, COUNT))
+        objects = tuple(
+            obj
+            for obj in old.objects
+            if obj not in (BATCH, COUNT) and not isinstance(obj, SummedOver)
+        )
+        summed = summed_over(call, call.arguments.get(2, "group"), old)
+        objects = objects if summed is None else (*objects, summed)
         alike = replace(
             old, content=(), length=(), order=(), element_length=(), absent=(), objects=objects
         )

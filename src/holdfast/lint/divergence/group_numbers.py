@@ -103,9 +103,11 @@ def record_group_numbers(state: InterpreterState, call: LibraryCall) -> None:
     if short in _PEERS:
         position, name, group_at = _PEERS[short]
         group_value = call.arguments.get(group_at, "group")
-        message = _position_as_peer(
-            state, call, (position, name, group_at), only_group(group_value)
-        ) or _rank_as_position(state, call, f"group_{name}", only_group(group_value))
+        message = (
+            _position_as_peer(state, call, (position, name, group_at), only_group(group_value))
+            or _rank_as_position(state, call, f"group_{name}", only_group(group_value))
+            or _fixed_root(call, (position, name), only_group(group_value))
+        )
     elif short in ("get_global_rank", "get_group_rank"):
         message = _converted_twice(state, call, short)
     else:
@@ -145,6 +147,20 @@ def _position_as_peer(
     return (
         f"`{text}` is a position in the group, and {name} of {short} is a rank of the whole job: "
         f"use group_{name}={text}, or get_global_rank(group, {text})"
+    )
+
+
+def _fixed_root(call: LibraryCall, argument: tuple[int, str], group: ProcessGroup | None) -> str:
+    """Return the message for one rank as the root of several groups, on all of their ranks."""
+    position, name = argument
+    root, short = call.arguments.get(position, name), call.name.removeprefix(_HOME)
+    if short in _MESSAGES or call.frame.control or call.frame.exited or root is None:
+        return ""
+    if type(root.const) is not int or group is None or not group.split:
+        return ""
+    return (
+        f"rank {root.const} is in one of these groups only, and {short} raises on the ranks of the "
+        f"others: use group_{name}={root.const}, or get_global_rank(group, {root.const})"
     )
 
 

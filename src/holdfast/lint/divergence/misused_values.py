@@ -24,6 +24,7 @@ from holdfast.lint.abstract_state.abstract_objects import LAUNCHER_RANK
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_method_division
 from holdfast.lint.divergence.group_numbers import record_group_numbers
 from holdfast.lint.divergence.sizes_by_rank import record_size_by_rank
 from holdfast.lint.divergence.wrapped_models import record_wrapped_misuse
@@ -69,6 +70,7 @@ def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
     record_wrapped_misuse(state, call)
     record_size_by_rank(state, call)
     record_group_numbers(state, call)
+    record_method_division(state, call)
     message = _lost_result(state, call) or _wrong_share(state, call) or _own_order(call)
     if message:
         _record(state, call.frame, call.node, *message)
