@@ -164,6 +164,8 @@ def _collective_result(
             call.arguments.node(collective.parameters.index(collective.agrees), collective.agrees),
             call,
         )
+    if collective.name == "reduce" and not call.frame.control and not call.frame.exited:
+        _mark_reduced(state, call)
     if call.arguments.is_constant("async_op", answer=True):
         return Value(objects=(LibraryInstance("work"),))
     return UNIFORM
@@ -277,6 +279,14 @@ def group_scope(value: Value | None) -> GroupScope:
         if name.endswith(library.SUB_GROUPS):
             return GroupScope.SUB
     return GroupScope.UNKNOWN
+
+
+def _mark_reduced(state: InterpreterState, call: LibraryCall) -> None:
+    """Mark the tensor of a reduce: only the root has the result."""
+    node, old = call.arguments.node(0, "tensor"), call.arguments.get(0, "tensor")
+    if isinstance(node, (ast.Name, ast.Attribute)) and old is not None:
+        content = state.taint_source(call.frame, TaintKind.DATA, call.node)
+        store_mutation(state, call.frame, node, replace(old, content=content, agreed=False))
 
 
 def _mark_agreed(
