@@ -24,6 +24,7 @@ text search.
   sums                   sums over ranks that nothing divides
   repeated_averages      averages divided twice, sums taken twice, means gathered as samples
   skipped_modules        parts of a model that a rank's batch leaves out
+  skipped_gradients      collectives that ranks without a gradient skip
   changed_models         parameters that change after their model was wrapped
   omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
@@ -56,6 +57,7 @@ from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.sharded_saves import find_sharded_saves
 from holdfast.lint.patterns.shards import find_shard_patterns
+from holdfast.lint.patterns.skipped_gradients import find_skipped_gradients
 from holdfast.lint.patterns.skipped_modules import find_skipped_modules
 from holdfast.lint.patterns.sums import find_lost_shares
 from holdfast.lint.patterns.swallowed_failures import find_swallowed_failures
@@ -96,6 +98,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_repeated_averages(modules, names)
         yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
+        yield from find_skipped_gradients(modules, names)
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)
