@@ -353,6 +353,19 @@ def model_outputs(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
     return tuple(item for item in instances if item.name.startswith("output:"))[:1]
 
 
+def operand_marks(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
+    """Return what the result of an operator keeps of its operands: a model's output or a mark.
+
+    A sum with a batch, or with the number of its elements, depends on the rank's data.
+    """
+    instances = (
+        obj for value in values for obj in value.objects if isinstance(obj, LibraryInstance)
+    )
+    return tuple(
+        obj for obj in instances if obj.name.startswith("output:") or obj in (BATCH, RANK_TEXT)
+    )[:1]
+
+
 def library_class_names(value: Value | None) -> list[str]:
     """Return the names of the library classes of which the value may be an instance."""
     return [obj.name for obj in value.objects_of(LibraryInstance)] if value is not None else []

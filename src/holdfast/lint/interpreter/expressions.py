@@ -42,12 +42,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
     RANK_TEXT,
     TRIMMED,
     FunctionObject,
-    LibraryInstance,
     LibraryMethod,
     RankTest,
     TupleElements,
     as_text,
     dict_entries,
+    operand_marks,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.shares import (
@@ -75,7 +75,6 @@ _RANK_QUERY = re.compile(r"(?:^|\.)get_rank\(\)$|['\"]RANK['\"]")
 _LOCAL_COUNT_NAMES = re.compile(r"(?:^|[._])(?:kls?|pos|npos|positives|num_fg|valid)$")
 _ORDER_COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
 _SELECTED_KINDS = frozenset({TaintKind.OWN})
-_PRESERVED = (BATCH, RANK_TEXT)
 _PROGRESS_BARS = frozenset({"tqdm", "trange", "track", "progress_bar"})
 
 
@@ -131,12 +130,6 @@ class ExpressionEvaluator:
     def _binary(self, frame: Frame, node: ast.BinOp) -> Value:
         left, right = self.state.evaluate(frame, node.left), self.state.evaluate(frame, node.right)
         objects = (*left.objects, *right.objects)
-        outputs = tuple(
-            obj
-            for obj in objects
-            if isinstance(obj, LibraryInstance)
-            and (obj.name.startswith("output:") or obj in _PRESERVED)
-        )
         if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
         if is_share_length(frame, node, left, right):
@@ -150,7 +143,7 @@ class ExpressionEvaluator:
             combine_values(left, right),
             agreed=left.agreed or right.agreed,
             objects=(
-                *outputs[:1],
+                *operand_marks((left, right)),
                 *masks,
                 *padded,
                 *products,

@@ -36,7 +36,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ProcessGroup,
     RankTest,
-    model_outputs,
+    operand_marks,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -164,7 +164,7 @@ class StatementExecutor:
         padded = (TRIMMED,) if TRIMMED in new.objects else ()
         value = replace(
             combine_values(old, new),
-            objects=old.objects if grown else (*model_outputs((old, new)), *padded),
+            objects=old.objects if grown else (*operand_marks((old, new)), *padded),
             agreed=old.agreed,
         )
         frame.assigns_simple = True
