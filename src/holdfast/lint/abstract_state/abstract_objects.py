@@ -21,6 +21,7 @@ from holdfast.lint.abstract_domain.values import (
     Value,
     as_selection,
     join_values,
+    merge_taint,
     taint_kinds,
 )
 from holdfast.lint.sources.modules import Class, Function, Module
@@ -299,6 +300,8 @@ BATCH = LibraryInstance("batch")
 SHARD = LibraryInstance("shard")
 #: A model that is sharded if the program configures it so.
 CONFIGURED_MODEL = LibraryInstance("wrapped:configured")
+#: Marks a list that holds rank-local data; ``wrapped`` has the value of its elements.
+HELD = "held"
 #: The number of elements in a batch or in part of it.
 COUNT = LibraryInstance("count")
 #: The number of extra iterations a rank needs to reach an agreed count.
@@ -366,6 +369,37 @@ def operand_marks(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
     )[:1]
 
 
+def held_data(value: Value) -> tuple[LibraryInstance, ...]:
+    """Return the mark of a list to which rank-local data are added; the list is never emptier.
+
+    Tests of a list usually ask for emptiness, which the data do not decide.
+    """
+    data = tuple(source for source in value.content if source.kind is TaintKind.DATA)
+    batch = (BATCH,) if BATCH in value.objects else ()
+    if not data and not batch:
+        return tuple(obj for obj in value.objects_of(LibraryInstance) if obj.name == HELD)
+    return (LibraryInstance(HELD, Value(data, known=False, objects=batch)),)
+
+
+def with_held_data(value: Value) -> Value:
+    """Return a list with the data that it holds, as its sum or one of its elements has them."""
+    held = [obj for obj in value.objects_of(LibraryInstance) if obj.name == HELD]
+    if not held:
+        return value
+    inner = [mark.wrapped for mark in held if mark.wrapped is not None]
+    return msgspec.structs.replace(
+        value,
+        content=merge_taint(value.content, *(item.content for item in inner)),
+        known=False,
+        objects=tuple(
+            dict.fromkeys(
+                [obj for obj in value.objects if obj not in held]
+                + [obj for item in inner for obj in item.objects]
+            )
+        ),
+    )
+
+
 def library_class_names(value: Value | None) -> list[str]:
     """Return the names of the library classes of which the value may be an instance."""
     return [obj.name for obj in value.objects_of(LibraryInstance)] if value is not None else []
@@ -396,6 +430,7 @@ def element_of(over: Value) -> Value:
     """Return one element of an iterable."""
     if over.items:
         return join_values(over.items)
+    over = with_held_data(over)
     several = join_rows(over)
     if several is not None:
         return several

@@ -26,11 +26,13 @@ from holdfast.lint.abstract_domain.values import (
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
+    HELD,
     TRIMMED,
     ClassObject,
     FunctionObject,
     GuardedCallable,
     Instance,
+    LibraryInstance,
     TupleElements,
     dict_entries,
     is_callable,
@@ -214,6 +216,7 @@ def _contained_after(old: Value, objects: tuple[Any, ...], *, replaces: bool) ->
             )
         ),
         *model_outputs((Value(objects=objects),)),
+        *(obj for obj in objects if isinstance(obj, LibraryInstance) and obj.name == HELD),
         *((TRIMMED,) if TRIMMED in objects else ()),
     )
     return mark_contained(tuple(dict.fromkeys(contained)))[:MAX_OBJECTS]

@@ -40,6 +40,7 @@ from holdfast.lint.divergence.misused_values import record_device_name, record_f
 from holdfast.lint.interpreter.assignments import assign, assign_round
 from holdfast.lint.interpreter.branch_merge import restore_names
 from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.narrowing import narrow
 
 #: Longer literals are not tracked element by element.
 _MAX_ITEMS, _MAX_KEYS = 16, 64
@@ -147,6 +148,9 @@ class LiteralEvaluator:
                         count.append(self.state.taint_source(frame, TaintKind.DATA, test))
                     count.append(answer.content)
                     known = known and answer.known
+                    narrowing = narrow(self.state, frame, test)
+                    if narrowing is not None:
+                        frame.scope.names[narrowing.name] = narrowing.yes
             values = [self.state.evaluate(frame, result) for result in results]
         restore_names(frame.scope.names, saved_names)
         length = merge_taint(*count)

@@ -34,6 +34,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     guard_callables,
     is_callable,
     model_outputs,
+    with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -198,7 +199,7 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         call.arguments.named[name] for name in _PLACEMENT_ARGUMENTS if name in call.arguments.named
     ]
     values = [
-        value
+        with_held_data(value)
         for value in call.arguments.all_values
         if not any(value is placement for placement in placements)
     ]

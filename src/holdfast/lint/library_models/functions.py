@@ -49,6 +49,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     element_of,
     is_callable,
     model_outputs,
+    with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
@@ -150,7 +151,7 @@ def _same_model(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
-    values = call.arguments.all_values
+    values = [with_held_data(value) for value in call.arguments.all_values]
     content = merge_content(values)
     if call.name == "sum":
         content = merge_taint(content, *(value.length for value in values))

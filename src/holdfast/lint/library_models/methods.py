@@ -41,6 +41,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     as_text,
     dict_entries,
     guard_callables,
+    held_data,
     is_callable,
     library_class_names,
     model_outputs,
@@ -160,6 +161,7 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
+    objects += tuple(mark for argument in values for mark in held_data(argument))
     changed = None
     if call.name == "update":
         changed = updated_dict(call.receiver, call.arguments, call.frame.own_control)
