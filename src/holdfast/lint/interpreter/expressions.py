@@ -195,7 +195,11 @@ class ExpressionEvaluator:
             control = merge_taint(control, as_test(value).content)
             truth = truth_value(value)
             if truth is not None and truth is isinstance(node.op, ast.Or):
-                return value if at == 0 else constant_value(truth)
+                if at == 0:
+                    return value
+                if isinstance(value.const, bool):
+                    return constant_value(truth)
+                break  # ``found or 3``: the operands so far, or this one
         open_ones = [value for value in values if truth_value(value) is None]
         if not open_ones:
             return values[-1]

@@ -115,6 +115,24 @@ def _next(_: InterpreterState, call: LibraryCall) -> Value:
     return replace(join_values((value, default)), absent=merge_taint(value.absent, over.length))
 
 
+def _filter(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the elements that pass a test: how many depends on their content."""
+    over = call.arguments.get(1, "iterable")
+    if over is None:
+        return UNKNOWN
+    one = element_of(over)
+    tested = (
+        state.taint_source(call.frame, TaintKind.DATA, call.node) if BATCH in one.objects else ()
+    )
+    return replace(
+        over,
+        length=merge_taint(over.length, one.content, tested),
+        items=None,
+        const=NO_CONSTANT,
+        known=False,
+    )
+
+
 def _sorted(_: InterpreterState, call: LibraryCall) -> Value:
     return replace(call.first(), order=(), const=NO_CONSTANT)
 
@@ -400,7 +418,8 @@ _BUILTINS: dict[str, FunctionModel] = {
     "list": _first_argument, "tuple": _first_argument, "reversed": _first_argument,
     "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
-    "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
+    "abs": _scalar, "dict": _dict, "filter": _filter, "enumerate": _enumerate, "zip": _zip,
+    "isinstance": _isinstance,
     "slice": _slice, "super": _super, "open": _unknown, "getattr": _getattr, "divmod": _divmod,
     "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
     "tempfile.TemporaryDirectory": _new_path, "tempfile.mkdtemp": _new_path,

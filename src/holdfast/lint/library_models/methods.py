@@ -45,6 +45,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     library_class_names,
     model_outputs,
+    with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
 from holdfast.lint.abstract_state.mutations import (
@@ -70,6 +71,8 @@ _CONTAINER_METHODS = frozenset({
     "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
     "clear",
 })  # fmt: skip
+#: Methods of a tensor that compute its new content from their arguments.
+_IN_PLACE = re.compile(r"(?:add|sub|mul|div|copy|fill|lerp|addcmul|addcdiv|index_add)_")
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
@@ -273,11 +276,26 @@ def _tests_gradient_norm(node: ast.AST) -> bool:
     )
 
 
+def _change_in_place(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the tensor that ``total.add_(value)`` changes, which then depends on both."""
+    changed = combine_values(*map(with_held_data, call.arguments.all_values))
+    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
+    batch = any(BATCH in value.objects for value in call.arguments.all_values)
+    change = replace(
+        changed, content=merge_taint(changed.content, data if batch else ()), length=()
+    )
+    if call.receiver_node is not None:
+        mutate(state, call.frame, call.receiver_node, change, grows=False)
+    return replace(combine_values(call.receiver, change), objects=call.receiver.objects)
+
+
 def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     receiver = call.receiver
     returns_self = call.name in library.SELF_RETURNING.get(call.receiver_class, ())
     if returns_self or (call.name in library.MODULE_METHODS and _is_module(receiver)):
         return receiver
+    if _IN_PLACE.fullmatch(call.name) and call.arguments.all_values:
+        return _change_in_place(state, call)
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
         return Value(content=receiver.length, known=receiver.known, objects=count)
