@@ -93,6 +93,13 @@ def _may_be_of_program(obj: object, name: str) -> bool:
     )
 
 
+#: Fields of a batch, and of the results of ``topk`` and ``max``.
+_BATCH_FIELD = re.compile(
+    r"\w+_ids|labels?|targets?|\w*masks?|\w+_values|values|indices|x|y|tokens?|rewards?|images?"
+    r"|\w+_lengths?|lengths?|boxes|data"
+)
+
+
 class NameEvaluator:
     """Evaluates names, attributes and elements."""
 
@@ -362,8 +369,14 @@ class NameEvaluator:
             return Value(content=base.length, known=base.known)
         if owner == PROGRESS_BAR and name == "n" and wrapped is not None:
             return wrapped
-        if instance == BATCH and name == "shape":
-            return Value(content=base.length, known=False, objects=(COUNT,))
+        if instance == BATCH and (name == "shape" or _BATCH_FIELD.fullmatch(name)):
+            counts = name == "shape"
+            return Value(
+                base.length if counts else base.content,
+                () if counts else base.length,
+                known=False,
+                objects=(COUNT if counts else BATCH,),
+            )
         if name == "module" and owner.startswith(("wrapped:", "deepspeed.Engine")):
             return self._wrapped_module(instance)
         kind = library.VARYING_NAMES.get(name)

@@ -41,6 +41,7 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
+from holdfast.lint.library_models import own_files
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
 from holdfast.lint.library_models.meshes import new_mesh
@@ -112,7 +113,9 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
         return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
     record_call(state, call)
     record_seed(state, call)
-    value = with_random_taint(state, call, _unlisted_call(state, call))
+    value = own_files.with_own_rows(
+        state, call, with_random_taint(state, call, _unlisted_call(state, call))
+    )
     if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
         value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
     return value
@@ -158,6 +161,7 @@ def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
         listed = name in _LISTINGS
         return Value(
             state.taint_source(call.frame, kind, call.node),
+            length=own_files.own_length(state, call, call.first("path")) if listed else (),
             order=state.taint_source(call.frame, TaintKind.ORDER, call.node) if listed else (),
             objects=(LAUNCHER_RANK,) if numbered else _position(state, call),
         )
@@ -256,7 +260,7 @@ def _computed_value(
     named: tuple[LibraryInstance, ...] = (
         (RANK_TEXT,) if any(RANK_TEXT in value.objects for value in values) else ()
     )
-    if not named and call.name.startswith("torch.") and not is_class_name(last):
+    if not named and call.name.startswith(("torch.", "numpy.")) and not is_class_name(last):
         named = (*model_outputs(values), *_batch_objects(values))
     functions = tuple(
         obj for value in values for obj in value.objects if isinstance(obj, FunctionObject)

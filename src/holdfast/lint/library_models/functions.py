@@ -57,7 +57,7 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.divergence.group_numbers import group_number, single_number
 from holdfast.lint.divergence.misused_values import record_unordered_share
-from holdfast.lint.library_models import frameworks
+from holdfast.lint.library_models import frameworks, own_files
 from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
 from holdfast.lint.library_models.records import (
     changed_copy,
@@ -420,7 +420,8 @@ _BUILTINS: dict[str, FunctionModel] = {
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
     "abs": _scalar, "dict": _dict, "filter": _filter, "enumerate": _enumerate, "zip": _zip,
     "isinstance": _isinstance,
-    "slice": _slice, "super": _super, "open": _unknown, "getattr": _getattr, "divmod": _divmod,
+    "slice": _slice, "super": _super, "open": own_files.open_file, "getattr": _getattr,
+    "divmod": _divmod,
     "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
     "tempfile.TemporaryDirectory": _new_path, "tempfile.mkdtemp": _new_path,
     "tempfile.NamedTemporaryFile": _new_path,

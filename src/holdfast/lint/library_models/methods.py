@@ -45,10 +45,10 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     library_class_names,
     model_outputs,
-    with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
 from holdfast.lint.abstract_state.mutations import (
+    change_in_place,
     key_taint,
     mutate,
     sort_in_place,
@@ -59,7 +59,7 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.library_models import dict_methods, frameworks, random_numbers
+from holdfast.lint.library_models import dict_methods, frameworks, own_files, random_numbers
 from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.meshes import mesh_method
 from holdfast.lint.library_models.records import update_attributes
@@ -276,26 +276,13 @@ def _tests_gradient_norm(node: ast.AST) -> bool:
     )
 
 
-def _change_in_place(state: InterpreterState, call: LibraryCall) -> Value:
-    """Return the tensor that ``total.add_(value)`` changes, which then depends on both."""
-    changed = combine_values(*map(with_held_data, call.arguments.all_values))
-    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
-    batch = any(BATCH in value.objects for value in call.arguments.all_values)
-    change = replace(
-        changed, content=merge_taint(changed.content, data if batch else ()), length=()
-    )
-    if call.receiver_node is not None:
-        mutate(state, call.frame, call.receiver_node, change, grows=False)
-    return replace(combine_values(call.receiver, change), objects=call.receiver.objects)
-
-
 def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     receiver = call.receiver
     returns_self = call.name in library.SELF_RETURNING.get(call.receiver_class, ())
     if returns_self or (call.name in library.MODULE_METHODS and _is_module(receiver)):
         return receiver
     if _IN_PLACE.fullmatch(call.name) and call.arguments.all_values:
-        return _change_in_place(state, call)
+        return change_in_place(state, call)
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
         return Value(content=receiver.length, known=receiver.known, objects=count)
@@ -483,8 +470,12 @@ def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
 
 
-def _read(_: InterpreterState, call: LibraryCall) -> Value:
-    return Value(content=call.receiver.content, known=False)
+def _tolist(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the numbers of a batch as a list."""
+    if BATCH not in call.receiver.objects or call.receiver.agreed:
+        return None
+    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
+    return Value(length=call.receiver.length, known=False, objects=held_data(Value(data)))
 
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
@@ -498,8 +489,10 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "apply": _apply,
     "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
     "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
-    "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
+    "iterdir": own_files.read_path, "glob": own_files.read_path, "rglob": own_files.read_path,
+    "read_text": own_files.read_path, "read_bytes": own_files.read_path,
+    "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
-    "generate": _generate, "batch_decode": _batch_decode,
+    "generate": _generate, "tolist": _tolist, "batch_decode": _batch_decode,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip
