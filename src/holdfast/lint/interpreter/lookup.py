@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.lint import framework_calls, library
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
+    NONE_OBJECT,
     UNKNOWN,
     UNKNOWN_OBJECT,
     TaintKind,
@@ -229,7 +230,9 @@ class NameEvaluator:
             found = [self._object_attribute(frame, obj, base, name, node) for obj in others]
             values = [value for value in found if value is not None]
         if values:
-            return join_values(values)
+            # ``log = Recorder() if main else Silent()``: which method it is depends on the rank
+            chosen = len({obj.cls for obj in instances}) > 1 and NONE_OBJECT not in base.objects
+            return join_values(values, base.content if chosen else ())
         enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.objects
         if enumerated or name in _SIZE_ATTRIBUTES:
             return base if enumerated else Value(content=base.length, known=base.known)
