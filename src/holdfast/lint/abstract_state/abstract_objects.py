@@ -171,6 +171,21 @@ class GroupNumber(msgspec.Struct, frozen=True):
     wraps: bool = False
 
 
+#: The result of ``get_world_size()``, and of ``range`` over it.
+WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+
+
+class OnePerRank(msgspec.Struct, frozen=True):
+    """A list or tensor with a part for each rank: ``size`` is their number, or None if unknown.
+
+    It is :data:`WORLD_SIZE`, or a :class:`GroupNumber`. ``repeated``: all parts of the list are
+    one object.
+    """
+
+    size: Any
+    repeated: bool = False
+
+
 class Multiple(msgspec.Struct, frozen=True):
     """A number that another one divides, by its source text: ``count // size * size``."""
 
@@ -180,12 +195,14 @@ class Multiple(msgspec.Struct, frozen=True):
 class DeviceMesh(msgspec.Struct, frozen=True):
     """A device mesh or a part of it, by the names of its dimensions; ``()`` if they are unknown.
 
-    ``origin`` is the place of its creation, ``whole``: it contains all ranks.
+    ``origin`` is the place of its creation, ``whole``: it contains all ranks. ``split``: there are
+    several groups along each dimension, unless that one contains all ranks.
     """
 
     origin: str
     names: tuple[str, ...]
     whole: bool = True
+    split: bool = True
 
 
 class RankTest(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     COUNT,
     LAUNCHER_RANK,
@@ -57,9 +58,9 @@ from holdfast.lint.abstract_state.shares import (
     rounds_up,
 )
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import ALL_RANKS
 from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
+from holdfast.lint.divergence.operand_counts import product_per_rank
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -147,6 +148,7 @@ class ExpressionEvaluator:
                 *masks,
                 *padded,
                 *products,
+                *product_per_rank(node, left, right),
                 *((number,) if number is not None else ()),
             ),
         )

@@ -39,6 +39,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
+from holdfast.lint.divergence.operand_counts import parts_of_size
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
 from holdfast.lint.library_models import own_files
@@ -76,13 +77,6 @@ _SEEDED_CONSTRUCTORS = frozenset(
 )
 
 
-#: Calls that create a mesh, and the groups along its dimensions.
-_MESHES = {
-    f"torch.distributed.{home}init_device_mesh": library.CALLS[
-        "torch.distributed.device_mesh.init_device_mesh"
-    ]
-    for home in ("", "device_mesh.")
-}
 #: Classes of transformers that are models, not tokenizers or configurations.
 _LOADED_MODEL = re.compile(r"transformers\.(?:AutoModel|\w+For[A-Z])\w*\.from_pretrained$")
 #: Arguments with which a model is quantised, and not partitioned while it is loaded.
@@ -142,9 +136,11 @@ def _created_object(call: LibraryCall) -> LibraryInstance | None:
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     name = call.name
     collective = library.CALLS.get(name) or library.DERIVED_CALLS.get(name)
-    if name in _MESHES:
-        call_collective(state, call, collective or _MESHES[name])
-        return Value(objects=(new_mesh(call),))
+    if collective is not None and name in library.MESHES:
+        # ``_init_backend=False``: a layout without groups
+        if not call.arguments.is_constant("_init_backend", answer=False):
+            call_collective(state, call, collective)
+        return Value(objects=(new_mesh(state, call),))
     if collective is not None:
         return call_collective(state, call, collective)
     class_name = library.CLASSES.get(name) or library.DERIVED_CLASSES.get(name)
@@ -215,7 +211,8 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         sizes = _size_arguments(last, call.arguments)
         pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
         length = merge_taint(*(size.content for size in sizes))
-        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads))
+        parts = parts_of_size(sizes[0]) if sizes and last != "arange" else ()
+        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads, *parts))
     if last in _JOINING_FUNCTIONS:
         pieces = call.arguments.positional or values  # ignore the device= of another tensor
         length = merge_length(pieces)

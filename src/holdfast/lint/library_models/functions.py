@@ -30,6 +30,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     BOUNDED,
     CONTAINED,
@@ -38,6 +39,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     PADDING,
     PROGRESS_BAR,
     RANK_TEXT,
+    WORLD_SIZE,
     ClassObject,
     GuardedCallable,
     Instance,
@@ -54,7 +56,6 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.divergence.group_numbers import group_number, single_number
 from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.library_models import frameworks, own_files

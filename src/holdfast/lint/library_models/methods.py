@@ -59,6 +59,7 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
+from holdfast.lint.divergence.operand_counts import parts_of_size
 from holdfast.lint.library_models import dict_methods, frameworks, own_files, random_numbers
 from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.meshes import mesh_method
@@ -289,7 +290,8 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name in _NEW_TENSOR_METHODS:
         sizes = call.arguments.positional[: 1 if call.name == "new_full" else None]
         pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
-        return Value(length=merge_content(sizes), objects=(SIZED_TENSOR, *pads))
+        parts = parts_of_size(sizes[0]) if sizes else ()
+        return Value(length=merge_content(sizes), objects=(SIZED_TENSOR, *pads, *parts))
     value = combine_values(
         receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
     )
