@@ -307,6 +307,8 @@ PADDING = LibraryInstance("padding")
 TRIMMED = LibraryInstance("trimmed")
 #: A boolean mask over elements.
 MASK = LibraryInstance("mask")
+#: The state of a generator of random numbers in this process.
+RANDOM_STATE = LibraryInstance("random state")
 
 
 def as_text(value: Value, objects: tuple[Any, ...] = ()) -> Value:

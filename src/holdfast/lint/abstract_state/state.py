@@ -99,6 +99,7 @@ class InterpreterState:
     in_tests: the running module is a test, whose assignments are not the program's
     root: the function that runs though nothing was seen to call it; None: the module
     reassigned_attributes: per function, ids of attribute nodes that are set again later
+    saved_states: lines that save a random state; True: on one rank, to a path of all
     file_changes: lines with accesses to files: False: by all ranks to one path; True: by one rank,
     or each to its own path
     """
@@ -132,6 +133,7 @@ class InterpreterState:
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
         self.reassigned_attributes: dict[int, set[int]] = {}
         self.file_changes: dict[bool, set[tuple[str, int]]] = {False: set(), True: set()}
+        self.saved_states: dict[SourceLine, bool] = {}
         self._seeds: dict[str, dict[SourceLine, Taint]] = {}
         self.root: Function | None = None
         self._creating_roots: dict[SourceLine, set[Function | None]] = {}
@@ -197,6 +199,14 @@ class InterpreterState:
         self.summaries.record_read("<seed>", generator)
         seeds = list(self._seeds.get(generator, {}).values())
         return merge_taint(*seeds) if all(seeds) else ()
+
+    @property
+    def has_own_random_numbers(self) -> bool:
+        """Return True if ranks draw different numbers: a seed depends on the rank, or none is set.
+
+        Torch starts each process with the same seed, Python and NumPy do not.
+        """
+        return self.never_seeds or any(any(seeds.values()) for seeds in self._seeds.values())
 
     @cached_property
     def never_seeds(self) -> bool:

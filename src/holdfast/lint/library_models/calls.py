@@ -25,6 +25,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     LAUNCHER_RANK,
     PADDING,
+    RANDOM_STATE,
     RANK_TEXT,
     SIZED_TENSOR,
     TRIMMED,
@@ -38,6 +39,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
+from holdfast.lint.divergence.random_states import READS_STATE, record_random_state
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
 from holdfast.lint.library_models.classes import make_instance
@@ -111,6 +113,9 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
         return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
     record_call(state, call)
     record_seed(state, call)
+    if call.name in READS_STATE:
+        return Value(objects=(RANDOM_STATE,), known=False)
+    record_random_state(state, call)
     value = with_random_taint(state, call, _unlisted_call(state, call))
     if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
         value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
