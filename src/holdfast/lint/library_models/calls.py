@@ -32,9 +32,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     GroupNumber,
     LibraryInstance,
+    ProcessStamp,
     guard_callables,
     is_callable,
     model_outputs,
+    stamps_of,
+    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -87,6 +90,8 @@ _MESHES = {
 _LOADED_MODEL = re.compile(r"transformers\.(?:AutoModel|\w+For[A-Z])\w*\.from_pretrained$")
 #: Arguments with which a model is quantised, and not partitioned while it is loaded.
 _WHOLE_MODEL = frozenset({"quantization_config", "load_in_4bit", "load_in_8bit"})
+#: Functions whose results are text, from the process's own clock or host.
+_TEXTS = frozenset({"time.strftime", "time.ctime", "socket.gethostname", "platform.node"})
 #: Functions whose results are in the order of the file system.
 _LISTINGS = frozenset({"os.listdir", "os.scandir", "glob.glob"})
 
@@ -113,8 +118,6 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
         return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
     record_call(state, call)
     record_seed(state, call)
-    if call.name in READS_STATE:
-        return Value(objects=(RANDOM_STATE,), known=False)
     record_random_state(state, call)
     value = with_random_taint(state, call, _unlisted_call(state, call))
     if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
@@ -133,7 +136,9 @@ def _is_partitioned(state: InterpreterState, call: LibraryCall) -> bool:
 
 
 def _created_object(call: LibraryCall) -> LibraryInstance | None:
-    """Return an optimizer of all ranks, or a model that tensor parallelism splits."""
+    """Return an optimizer of all ranks, a model that is split, or a generator's state."""
+    if call.name in READS_STATE:
+        return RANDOM_STATE
     plan = call.arguments.named.get("tp_plan")
     if call.name.endswith(".from_pretrained") and plan is not None and plan.const is not None:
         return LibraryInstance("wrapped:tp")
@@ -160,10 +165,12 @@ def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
         # with a group argument, ranks outside of it get -1
         numbered = kind in (TaintKind.RANK, TaintKind.LOCAL_RANK) and not call.arguments.all_values
         listed = name in _LISTINGS
+        sources = state.taint_source(call.frame, kind, call.node)
+        stamps = stamps_of((Value(sources),)) if name in _TEXTS else ()
         return Value(
-            state.taint_source(call.frame, kind, call.node),
+            sources,
             order=state.taint_source(call.frame, TaintKind.ORDER, call.node) if listed else (),
-            objects=(LAUNCHER_RANK,) if numbered else _position(state, call),
+            objects=(LAUNCHER_RANK,) if numbered else stamps or _position(state, call),
         )
     return _call_by_name(state, call)
 
@@ -257,9 +264,9 @@ def _computed_value(
             element_length=count if last in ("where", "nonzero") else (),
             known=False,
         )
-    named: tuple[LibraryInstance, ...] = (
-        (RANK_TEXT,) if any(RANK_TEXT in value.objects for value in values) else ()
-    )
+    named: tuple[LibraryInstance | ProcessStamp, ...] = stamps_of(values)
+    if any(RANK_TEXT in value.objects for value in values):
+        named = (RANK_TEXT, *named)
     if not named and call.name.startswith("torch.") and not is_class_name(last):
         named = (*model_outputs(values), *_batch_objects(values))
     functions = tuple(
@@ -314,7 +321,11 @@ def _run_spawned(state: InterpreterState, call: LibraryCall) -> None:
     passed = (extra.items or ()) if extra is not None else ()
     # the one process that starts them computes these
     shared = [
-        replace(as_uniform(value), objects=tuple(o for o in value.objects if o is not RANK_TEXT))
+        without_stamps(
+            replace(
+                as_uniform(value), objects=tuple(o for o in value.objects if o is not RANK_TEXT)
+            )
+        )
         for value in passed
     ]
     items = (rank, *shared)
