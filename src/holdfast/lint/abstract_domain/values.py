@@ -58,6 +58,8 @@ _TRANSIENT = frozenset({
 })  # fmt: skip
 
 
+#: What a process takes from its own clock, host or number.
+PROCESS_KINDS = frozenset({TaintKind.TIME, TaintKind.HOST})
 #: Taint by a rank's number; and by an element that it selects.
 RANK_KINDS = frozenset({TaintKind.RANK, TaintKind.LOCAL_RANK})
 RANK_OR_SELECTED = RANK_KINDS | {TaintKind.OWN}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import PurePath
 
 from msgspec.structs import replace
 
+from holdfast.core.rank_table import SourceLine
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
@@ -16,6 +18,7 @@ from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     NumberTypes,
     TaintKind,
+    TaintSource,
     Value,
     is_rank_only,
     taint_kinds,
@@ -30,6 +33,8 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ProcessGroup,
+    process_sources,
+    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
@@ -54,7 +59,6 @@ _FOLDERS = frozenset(
 )
 #: The argument with the members of the groups that a call creates.
 _MEMBERS = {"new_group": (0, "ranks"), "DeviceMesh": (1, "mesh")}
-_PROCESS_KINDS = frozenset({TaintKind.TIME, TaintKind.HOST})
 
 
 def enter_collective(
@@ -163,7 +167,7 @@ def _collective_result(
         )
     if call.arguments.is_constant("async_op", answer=True):
         return Value(objects=(LibraryInstance("work"),))
-    return UNIFORM
+    return Value(agreed=True) if call.name.startswith("accelerate.") else UNIFORM
 
 
 def _only_some_ranks(frame: Frame) -> bool:
@@ -220,19 +224,29 @@ def _record_own_folder(
         return
     for name in _FOLDERS.intersection((*collective.parameters, *call.arguments.named)):
         path = _collective_argument(call.arguments, collective, name)
-        own = [source for source in path.content if source.kind in _PROCESS_KINDS] if path else []
+        own = process_sources(path) if path is not None and not path.agreed else ()
         if own:
             message = (
-                f"each rank passes another {name} to {collective.name}, as it contains "
+                f"each rank passes another {name} to {collective.name} at "
+                f"{PurePath(call.location.file).name}:{call.location.line}, as it contains "
                 f"`{own[0].text}`: the parts of one checkpoint end in several folders; broadcast "
                 "that of rank 0"
             )
-            at, kind = call.location, "habit-name"
+            at = _origin(call, own[0])
+            kind = "habit-name"
             divergence = Divergence(
-                kind, at, at, call.name, tuple(own), detail=message, by_name=True
+                kind, at, call.location, call.name, own, detail=message, by_name=True
             )
             state.summaries.current.divergences.setdefault((kind, at), divergence)
             return
+
+
+def _origin(call: LibraryCall, source: TaintSource) -> SourceLine:
+    """Return where a name has to change: here, or where another function makes it."""
+    tree, file = call.frame.tree, call.frame.file
+    begin, end = getattr(tree, "lineno", 1), getattr(tree, "end_lineno", call.location.line)
+    here = source.file == file and begin <= source.line <= end and not isinstance(tree, ast.Module)
+    return call.location if here else SourceLine(source.file, source.line, "")
 
 
 def _record_differing_arguments(
@@ -286,7 +300,7 @@ def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -
         for element in node.elts:
             _mark_agreed(state, frame, element)
     if isinstance(node, (ast.Name, ast.Attribute)):
-        old = state.evaluate(frame, node)
+        old = without_stamps(state.evaluate(frame, node))
         objects = tuple(obj for obj in old.objects if obj not in (BATCH, COUNT))
         alike = replace(
             old, content=(), length=(), order=(), element_length=(), absent=(), objects=objects

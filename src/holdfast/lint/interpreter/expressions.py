@@ -44,6 +44,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     TRIMMED,
     FunctionObject,
     LibraryMethod,
+    ProcessStamp,
     RankTest,
     TupleElements,
     as_text,
@@ -150,6 +151,7 @@ class ExpressionEvaluator:
                 *products,
                 *product_per_rank(node, left, right),
                 *((number,) if number is not None else ()),
+                *_text_stamps(objects),
             ),
         )
         if rounds_up(node) and not value.ragged:
@@ -349,6 +351,11 @@ def _known_answer(value: Value, operator_node: ast.cmpop, other: Value) -> Value
         except TypeError:
             return UNKNOWN
     return UNIFORM if _tests_launcher(value, operator_node, other.const) else None
+
+
+def _text_stamps(objects: tuple[Any, ...]) -> tuple[ProcessStamp, ...]:
+    """Return the stamp of a text or path that is part of another."""
+    return tuple(obj for obj in objects if isinstance(obj, ProcessStamp) and obj.is_text)[:1]
 
 
 def _is_unknown_attribute(obj: object) -> bool:

@@ -37,6 +37,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     as_text,
     dict_entries,
     mark_contained,
+    stamps_of,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -111,7 +112,7 @@ class LiteralEvaluator:
         record_device_name(self.state, frame, node, values)
         return as_text(
             combine_values(*values),
-            tuple(RANK_TEXT for value in values if RANK_TEXT in value.objects),
+            (*(RANK_TEXT for value in values if RANK_TEXT in value.objects), *stamps_of(values)),
         )
 
     def _slice(self, frame: Frame, node: ast.Slice) -> Value:

@@ -42,6 +42,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     named_loader,
     open_entry,
+    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -426,6 +427,8 @@ class NameEvaluator:
         if value is not None:
             if any(name in owner.agreed_attributes for owner in owners):
                 value = as_uniform(value)
+            if any(name in owner.shared_attributes for owner in owners):
+                value = without_stamps(value)
             return replace(value, stored_in=((cls, name), *value.stored_in)[:_MAX_STORED_IN])
         method = self.state.symbols.find_method(cls, name)
         if method is None:

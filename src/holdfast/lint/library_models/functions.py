@@ -47,10 +47,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ModuleObject,
+    ProcessStamp,
     TupleElements,
     element_of,
     is_callable,
     model_outputs,
+    stamps_of,
     with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
@@ -195,7 +197,7 @@ def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
         ragged=CLAMPED if clamped else max([value.ragged for value in values], default=0),
         objects=values[0].objects
         if len(values) == 1 and values[0].objects in _NUMBER_OBJECTS
-        else model_outputs(values),
+        else model_outputs(values) or (stamps_of(values) if call.name == "str" else ()),
     )
 
 
@@ -394,8 +396,9 @@ def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
     return UNIFORM
 
 
-def _new_path(_: InterpreterState, __: LibraryCall) -> Value:
-    return Value(objects=(RANK_TEXT,))
+def _new_path(state: InterpreterState, call: LibraryCall) -> Value:
+    sources = state.taint_source(call.frame, TaintKind.HOST, call.node)
+    return Value(objects=(RANK_TEXT, *map(ProcessStamp, sources)))
 
 
 def _initialize(_: InterpreterState, call: LibraryCall) -> Value:

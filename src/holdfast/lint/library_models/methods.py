@@ -45,6 +45,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     library_class_names,
     model_outputs,
+    stamps_of,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
 from holdfast.lint.abstract_state.mutations import (
@@ -98,6 +99,8 @@ _LOCAL_DATA_NAME = re.compile(
 _NEW_TENSOR_METHODS = frozenset({"new_zeros", "new_ones", "new_empty", "new_full"})
 #: Methods that reduce a tensor's content to a value.
 _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_nonzero"})
+#: Methods of times whose result is a number.
+_NUMBER_METHODS = frozenset({"total_seconds", "timestamp", "timetuple", "toordinal", "weekday"})
 #: Methods that return a scalar if called without arguments.
 _REDUCING_METHODS = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
 #: Methods of a model's output whose result can run the whole backward.
@@ -302,7 +305,9 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
         masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
         return replace(value, known=False, objects=(BATCH, *model_outputs((receiver,)), *masks))
     if RANK_TEXT in receiver.objects:
-        value = replace(value, objects=(RANK_TEXT,))
+        value = replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
+    elif not value.objects and call.name not in _NUMBER_METHODS:
+        value = replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
     if call.name in _TEXT_METHODS:
         dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
         value = replace(value, content=without_kinds(value.content, dropped_kinds))
