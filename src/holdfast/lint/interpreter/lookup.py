@@ -159,11 +159,15 @@ class NameEvaluator:
 
     def _name(self, frame: Frame, node: ast.Name) -> Value:
         value = self.variable_value(frame.scope, node.id)
-        return (named_loader(node.id) or value) if value is UNKNOWN else value
+        return named_loader(node.id, value) or value
 
     # ---- attributes
 
     def _attribute(self, frame: Frame, node: ast.Attribute) -> Value:
+        value = self._written_attribute(frame, node)
+        return named_loader(node.attr, value) or value
+
+    def _written_attribute(self, frame: Frame, node: ast.Attribute) -> Value:
         written = self.state.dotted_name(node)
         if written in frame.scope.names:
             return frame.scope.names[written]
