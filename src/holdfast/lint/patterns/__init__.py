@@ -24,6 +24,7 @@ text search.
   sums                   sums over ranks that nothing divides
   repeated_averages      averages divided twice, sums taken twice, means gathered as samples
   skipped_modules        parts of a model that a rank's batch leaves out
+  device_habits          loads onto GPU 0, tensors on the CPU, CUDA before a fork
   changed_models         parameters that change after their model was wrapped
   omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
@@ -40,6 +41,7 @@ from contextlib import suppress
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.batch_shapes import find_batch_shapes
 from holdfast.lint.patterns.changed_models import find_changed_models
+from holdfast.lint.patterns.device_habits import find_device_habits
 from holdfast.lint.patterns.epochs import find_missing_epochs
 from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
@@ -96,6 +98,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_repeated_averages(modules, names)
         yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
+        yield from find_device_habits(modules)
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)
