@@ -241,6 +241,7 @@ def deepspeed_engine(arguments: Arguments) -> Value:
 
 def fully_shard(state: InterpreterState, call: LibraryCall) -> Value:
     """Shard a model in place, as FSDP2 does: every reference to it is sharded."""
+    record_sharded_after(state, call, in_place=True)
     value = call.first("module")
     objects = tuple(value.objects_of(Instance))
     for candidate in objects:
