@@ -82,10 +82,14 @@ HOOK_PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
     "lightning.Callback": {
         "trainer": ("lightning.Trainer",),
         "pl_module": ("lightning.Module", "wrapped:configured"),
+        "batch": ("batch",),
+        "outputs": ("batch",),
     },
-    "lightning.Module": {"batch": ("batch",)},
+    "lightning.Module": {"batch": ("batch",), "outputs": ("batch",)},
     "transformers.TrainerCallback": {"model": ("wrapped:configured",)},
 }
+#: Attributes of a framework's object that hold the model.
+MODEL_ATTRIBUTES: dict[str, tuple[str, ...]] = {"transformers.Trainer": ("model", "model_wrapped")}
 HOOK_CLASSES: dict[str, str] = {
     **{
         f"{home}.{name}": "lightning.Callback"

@@ -47,6 +47,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
+from holdfast.lint.framework_calls import MODEL_ATTRIBUTES
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.subscripts import SubscriptEvaluator
 from holdfast.lint.library_models.classes import library_base
@@ -368,8 +369,9 @@ class NameEvaluator:
             return wrapped
         if instance == BATCH and name == "shape":
             return Value(content=base.length, known=False, objects=(COUNT,))
-        if name == "module" and owner.startswith(("wrapped:", "deepspeed.Engine")):
-            return self._wrapped_module(instance)
+        held = self._held_model(instance, name)
+        if held is not None:
+            return held
         kind = library.VARYING_NAMES.get(name)
         knows = (
             owner.startswith(("wrapped:", "accelerate", "lightning", "deepspeed"))
@@ -380,6 +382,14 @@ class NameEvaluator:
         return Value(
             base.content, base.length, known=False, objects=(LibraryMethod(instance, name, base),)
         )
+
+    def _held_model(self, instance: LibraryInstance, name: str) -> Value | None:
+        """Return the model in a wrapper or trainer; None for other attributes."""
+        if name == "module" and instance.name.startswith(("wrapped:", "deepspeed.Engine")):
+            return self._wrapped_module(instance)
+        if name in MODEL_ATTRIBUTES.get(instance.name, ()) and self.state.shards_models:
+            return Value(objects=(CONFIGURED_MODEL,), known=False)
+        return None
 
     def _wrapped_module(self, wrapper: LibraryInstance) -> Value:
         """Return the model in a wrapper: without it, a sharded one has its shard only."""

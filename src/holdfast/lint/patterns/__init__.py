@@ -30,6 +30,7 @@ text search.
   shards                 sharding by local rank
   by_name                what names alone reveal
   framework_habits       schedules, gathers, hooks and starts of training frameworks
+  lost_results           edits, predictions, states and gradients that a rank loses
   failed_scores          failed evaluations that count as 0
 """
 
@@ -48,6 +49,7 @@ from holdfast.lint.patterns.files import find_file_patterns
 from holdfast.lint.patterns.framework_habits import find_framework_habits
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
+from holdfast.lint.patterns.lost_results import find_lost_results
 from holdfast.lint.patterns.monitored_values import find_unseen_monitors
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
 from holdfast.lint.patterns.process_groups import find_group_patterns
@@ -99,6 +101,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
         yield from find_device_habits(modules)
+        yield from find_lost_results(modules)
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)
