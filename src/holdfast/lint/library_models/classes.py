@@ -239,6 +239,19 @@ def deepspeed_engine(arguments: Arguments) -> Value:
     return Value(items=(engine, UNKNOWN, UNKNOWN, UNKNOWN), known=False)
 
 
+def synchronize_norms(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return a model whose BatchNorm layers compute the statistics of all ranks.
+
+    Source: torch.nn.SyncBatchNorm.forward (2.13.0): it synchronizes in training mode only.
+    """
+    value = call.first("module")
+    for candidate in value.objects_of(Instance):
+        if candidate.cls not in state.synchronized:
+            state.synchronized.add(candidate.cls)
+            state.summaries.record_write(candidate.cls, SHARDED)
+    return value
+
+
 def fully_shard(state: InterpreterState, call: LibraryCall) -> Value:
     """Shard a model in place, as FSDP2 does: every reference to it is sharded."""
     record_sharded_after(state, call, in_place=True)
