@@ -31,6 +31,7 @@ text search.
   by_name                what names alone reveal
   framework_habits       schedules, gathers, hooks and starts of training frameworks
   lost_results           edits, predictions, states and gradients that a rank loses
+  open_keys              collectives for keys that a rank's data added
   failed_scores          failed evaluations that count as 0
 """
 
@@ -52,6 +53,7 @@ from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.lost_results import find_lost_results
 from holdfast.lint.patterns.monitored_values import find_unseen_monitors
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
+from holdfast.lint.patterns.open_keys import find_open_keys
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
 from holdfast.lint.patterns.repeated_averages import find_repeated_averages
@@ -102,6 +104,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_skipped_modules(modules, names)
         yield from find_device_habits(modules)
         yield from find_lost_results(modules)
+        yield from find_open_keys(modules)
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)

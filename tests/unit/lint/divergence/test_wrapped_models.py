@@ -196,3 +196,54 @@ def test_a_forward_with_the_statistics_of_all_ranks(model, convert, mode, count)
     text = SYNCHRONIZED.format(convert=convert, mode=mode, model=model)
     found = program_from_sources({"train": ("train.py", text)}).analyze()
     assert len([each for each in found if each.kind == "branch"]) == count
+
+
+UNWRAPPED = """
+import torch
+from accelerate import Accelerator
+from torch.nn.parallel import DistributedDataParallel as DDP
+from models import load
+
+class Trainer:
+    def __init__(self):
+        self.model = DDP(load())
+    def inner(self):
+        if hasattr(self.model, "module"):
+            return self.model.module
+        return self.model
+    def train(self, batches):
+        for batch in batches:
+            loss = {loss}
+            loss.backward()
+
+def tune(batches):
+    accelerator = Accelerator()
+    model = accelerator.prepare(load())
+    {unwrap}
+    for batch in batches:
+        accelerator.backward(model(batch).mean())
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "count"),
+    [("self.inner().compute_loss(batch)", 1), ("self.model(batch).mean()", 0)],
+)
+def test_the_inner_model_of_a_helper(loss, count):
+    text = UNWRAPPED.partition("def tune")[0].format(loss=loss)
+    found = program_from_sources({"train": ("train.py", text)}).analyze()
+    assert len([each for each in found if each.kind == "bare"]) == count
+
+
+@pytest.mark.parametrize(
+    ("unwrap", "count"),
+    [
+        ("model = accelerator.unwrap_model(model)", 1),
+        ("inner = accelerator.unwrap_model(model)", 0),
+    ],
+)
+def test_a_prepared_model_that_is_unwrapped_before_training(unwrap, count):
+    head, _, tune = UNWRAPPED.partition("class Trainer")
+    text = head + "def tune" + tune.partition("def tune")[2].format(unwrap=unwrap)
+    found = program_from_sources({"train": ("train.py", text)}).analyze()
+    assert len([each for each in found if each.kind == "bare"]) == count

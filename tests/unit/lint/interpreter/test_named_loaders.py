@@ -36,3 +36,36 @@ def test_batches_of_a_loader_from_an_unread_function(loader):
 @pytest.mark.parametrize("rows", ["rows", "self.rows", "range(4)"])
 def test_other_names_are_unknown(rows):
     assert analyze(rows) == []
+
+
+@pytest.mark.parametrize(
+    ("test", "count"),
+    [("y[0] % 2 == 0", 1), ("y[0] > 3", 1), ("y.shape[0] > 3", 0), ("rows[0] > 3", 0)],
+)
+def test_one_element_of_a_batch_is_the_ranks_own(test, count):
+    text = f"""
+import torch.distributed as dist
+def run(train_loader, loss, rows):
+    for x, y in train_loader:
+        if {test}:
+            dist.all_reduce(loss)
+"""
+    found = program_from_sources({"main": ("main.py", text)}).analyze()
+    assert len([each for each in found if each.kind == "branch"]) == count
+
+
+EPISODE = """
+import torch.distributed as dist
+def run(policy, env, loss):
+    observation, done = env.reset(), False
+    while not done:
+        observation, reward, done, info = {step}(policy(observation))
+        dist.all_reduce(loss)
+"""
+
+
+@pytest.mark.parametrize(("step", "count"), [("env.step", 1), ("scheduler.step", 0)])
+def test_an_episode_ends_on_each_rank_at_its_own_time(step, count):
+    text = EPISODE.format(step=step)
+    found = program_from_sources({"main": ("main.py", text)}).analyze()
+    assert len([each for each in found if each.kind == "loop"]) == count
