@@ -40,6 +40,7 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
+from holdfast.lint.framework_calls import METRICS
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
 from holdfast.lint.library_models.meshes import new_mesh
@@ -97,7 +98,7 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     known = function_model(call.name)
     if known is not None:
         return known(state, call)
-    if call.name.startswith("torchmetrics."):
+    if call.name.startswith(METRICS):
         local_only = call.arguments.is_constant("sync_on_compute", answer=False)
         return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
     if _is_partitioned(state, call):

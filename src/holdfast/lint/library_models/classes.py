@@ -39,6 +39,7 @@ from holdfast.lint.divergence.wrapped_models import (
     record_sharded_after,
     record_unsynchronized_weights,
 )
+from holdfast.lint.framework_calls import METRICS
 from holdfast.lint.sources.modules import Class, SymbolTable
 
 #: The sampler of a loader without one: each rank gets all of the data.
@@ -60,7 +61,7 @@ def library_base(names: SymbolTable, cls: Class) -> str:
             class_name = library.CLASSES.get(base) or library.DERIVED_CLASSES.get(base)
             if class_name is not None:
                 return class_name
-            if base.startswith("torchmetrics."):
+            if base.startswith(METRICS):
                 return "torchmetrics.Metric"
     return ""
 

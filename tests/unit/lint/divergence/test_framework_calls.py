@@ -162,6 +162,24 @@ GUARDED = {
         "import ignite.distributed as idist\n",
         "total = model.mean()\n    if idist.get_rank() == 0:\n        idist.all_reduce(total)",
     ),
+    "PPO statistics": (
+        "from trl import PPOTrainer\n",
+        (
+            "trainer = PPOTrainer(model)\n    if trainer.accelerator.is_main_process:\n        "
+            "trainer.log_stats({}, {}, model)"
+        ),
+    ),
+    "an experimental trainer": (
+        "from trl.experimental.gkd import GKDTrainer\n",
+        (
+            "trainer = GKDTrainer(model)\n    if trainer.is_world_process_zero():\n        "
+            "trainer.evaluate()"
+        ),
+    ),
+    "a metric of ignite": (
+        "import ignite.distributed as idist\nfrom ignite.metrics import Accuracy\n",
+        "metric = Accuracy()\n    if idist.get_rank() == 0:\n        print(metric.compute())",
+    ),
     "a metric on a device": (
         "import torchmetrics\nimport torch.distributed as dist\n",
         (
