@@ -320,7 +320,8 @@ FINITENESS_TESTS = frozenset(
 #: Functions whose files are not linted and that are in no table, by the last part of the name.
 NAMED_RANKS: dict[str, TaintKind] = {
     "get_rank": _RANK, "get_global_rank": _RANK, "get_local_rank": _LOCAL, "is_main_process": _RANK,
-    "is_master": _RANK, "is_global_master": _RANK, "is_local_master": _LOCAL, "is_rank_zero": _RANK,
+    "if_main_process": _RANK, "is_master": _RANK, "is_global_master": _RANK,
+    "is_local_master": _LOCAL, "is_rank_zero": _RANK,
     "is_rank_0": _RANK, "is_rank0": _RANK, "is_local_main_process": _LOCAL, "is_main_proc": _RANK,
     "is_master_process": _RANK, "is_root": _RANK, "is_primary": _RANK, "is_dist_master": _RANK,
     "is_local_rank_0": _LOCAL, "is_local_leader": _LOCAL, "is_world_process_zero": _RANK,

@@ -14,6 +14,7 @@ from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
     PROCESS_KINDS,
     RANK_OR_SELECTED,
+    UNKNOWN,
     UNKNOWN_OBJECT,
     DictEntries,
     NumberTypes,
@@ -540,9 +541,11 @@ _NAMED_LOADER = Value(
 )
 
 
-def named_loader(name: str) -> Value | None:
+def named_loader(name: str, value: Value = UNKNOWN) -> Value | None:
     """Return the value of what is unknown but called a loader: each rank has its own batches."""
-    return _NAMED_LOADER if _LOADER_NAME.search(name) else None
+    if "oader" not in name or value.known or value.objects or value.content or value.length:
+        return None
+    return _NAMED_LOADER if value.items is None and _LOADER_NAME.search(name) else None
 
 
 def _has_distributed_sampler(over: Value) -> bool:

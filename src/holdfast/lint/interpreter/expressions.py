@@ -255,6 +255,8 @@ class ExpressionEvaluator:
         )
         if not content and _is_local_count(node, values[0]):
             content = self.state.taint_source(frame, TaintKind.NAMED, node)
+        if not content and _is_batch_element(node, values[0]):
+            content = self.state.taint_source(frame, TaintKind.DATA, node)
         if COUNT in values[0].objects and _compares_with_empty(operator_node, values[1].const):
             content = merge_taint(content, self.state.taint_source(frame, TaintKind.DATA, node))
         # the clock decides, whatever the limit
@@ -420,6 +422,21 @@ def _is_local_count(node: ast.Compare, left: Value) -> bool:
     return isinstance(node.ops[0], _ORDER_COMPARISONS) and bool(
         _LOCAL_COUNT_NAMES.search(dotted_name(node.left))
     )
+
+
+def _is_batch_element(node: ast.Compare, left: Value) -> bool:
+    """Return True for a comparison of one element of a batch with a number: ``y[0] % 2 == 0``."""
+    if BATCH not in left.objects or left.agreed:
+        return False
+    operand = node.left.left if isinstance(node.left, ast.BinOp) else node.left
+    match operand, node.comparators:
+        case (
+            ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int())),
+            [ast.Constant(value=int() | float())],
+        ):
+            return True
+        case _:
+            return False
 
 
 def _compares_with_empty(operator_node: ast.cmpop, other: object) -> bool:

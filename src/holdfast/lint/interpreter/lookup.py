@@ -49,6 +49,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
+from holdfast.lint.framework_calls import MODEL_ATTRIBUTES
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.subscripts import SubscriptEvaluator
 from holdfast.lint.library_models.classes import library_base
@@ -168,11 +169,15 @@ class NameEvaluator:
 
     def _name(self, frame: Frame, node: ast.Name) -> Value:
         value = self.variable_value(frame.scope, node.id)
-        return (named_loader(node.id) or value) if value is UNKNOWN else value
+        return named_loader(node.id, value) or value
 
     # ---- attributes
 
     def _attribute(self, frame: Frame, node: ast.Attribute) -> Value:
+        value = self._written_attribute(frame, node)
+        return named_loader(node.attr, value) or value
+
+    def _written_attribute(self, frame: Frame, node: ast.Attribute) -> Value:
         written = self.state.dotted_name(node)
         if written in frame.scope.names:
             return frame.scope.names[written]
@@ -381,8 +386,9 @@ class NameEvaluator:
                 known=False,
                 objects=(COUNT if counts else BATCH,),
             )
-        if name == "module" and owner.startswith(("wrapped:", "deepspeed.Engine")):
-            return self._wrapped_module(instance)
+        held = self._held_model(instance, name)
+        if held is not None:
+            return held
         kind = library.VARYING_NAMES.get(name)
         knows = (
             owner.startswith(("wrapped:", "accelerate", "lightning", "deepspeed"))
@@ -393,6 +399,14 @@ class NameEvaluator:
         return Value(
             base.content, base.length, known=False, objects=(LibraryMethod(instance, name, base),)
         )
+
+    def _held_model(self, instance: LibraryInstance, name: str) -> Value | None:
+        """Return the model in a wrapper or trainer; None for other attributes."""
+        if name == "module" and instance.name.startswith(("wrapped:", "deepspeed.Engine")):
+            return self._wrapped_module(instance)
+        if name in MODEL_ATTRIBUTES.get(instance.name, ()) and self.state.shards_models:
+            return Value(objects=(CONFIGURED_MODEL,), known=False)
+        return None
 
     def _wrapped_module(self, wrapper: LibraryInstance) -> Value:
         """Return the model in a wrapper: without it, a sharded one has its shard only."""

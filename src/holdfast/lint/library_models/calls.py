@@ -47,6 +47,7 @@ from holdfast.lint.divergence.operand_counts import parts_of_size
 from holdfast.lint.divergence.random_states import READS_STATE, record_random_state
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
+from holdfast.lint.framework_calls import METRICS
 from holdfast.lint.library_models import own_files
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
@@ -100,7 +101,7 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     known = function_model(call.name)
     if known is not None:
         return known(state, call)
-    if call.name.startswith("torchmetrics."):
+    if call.name.startswith(METRICS):
         local_only = call.arguments.is_constant("sync_on_compute", answer=False)
         return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
     if _is_partitioned(state, call):

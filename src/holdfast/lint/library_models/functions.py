@@ -61,7 +61,11 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number, single_number
 from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.library_models import frameworks, own_files
-from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
+from holdfast.lint.library_models.classes import (
+    deepspeed_engine,
+    fully_shard,
+    synchronize_norms,
+)
 from holdfast.lint.library_models.records import (
     changed_copy,
     named_tuple,
@@ -430,7 +434,7 @@ _BUILTINS: dict[str, FunctionModel] = {
     "tempfile.TemporaryDirectory": _new_path, "tempfile.mkdtemp": _new_path,
     "tempfile.NamedTemporaryFile": _new_path,
     "torch.compile": _same_model, "torch.jit.script": _same_model,
-    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same_model,
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": synchronize_norms,
     "copy.deepcopy": same_object, "dataclasses.replace": changed_copy,
 }  # fmt: skip
 #: By last name, as several libraries export them.

@@ -103,6 +103,8 @@ _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_no
 _NUMBER_METHODS = frozenset({"total_seconds", "timestamp", "timetuple", "toordinal", "weekday"})
 #: Methods that return a scalar if called without arguments.
 _REDUCING_METHODS = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
+#: Names of environments of reinforcement learning.
+_ENVIRONMENT = re.compile(r"(?:^|_)envs?$|(?:^|_)environment$")
 #: Methods of a model's output whose result can run the whole backward.
 _DIFFERENTIABLE_METHODS = frozenset(
     {"sum", "mean", "pow", "log", "float", "to", "train", "eval", "cuda", "half", "exp", "abs"}
@@ -336,7 +338,13 @@ def _is_module(value: Value) -> bool:
 
 
 def _step(state: InterpreterState, call: LibraryCall) -> Value | None:
-    """Model GradScaler's step, skipped on ranks that find Inf, and ReduceLROnPlateau's step."""
+    """Model GradScaler's step, skipped on ranks that find Inf, and ReduceLROnPlateau's step.
+
+    What an environment returns is of the rank's own episode.
+    """
+    named = call.receiver_node is not None and last_name(call.receiver_node)
+    if named and not call.receiver_class and _ENVIRONMENT.search(named):
+        return Value(state.taint_source(call.frame, TaintKind.DATA, call.node), known=False)
     if call.receiver_class == "plateau":
         metric = call.first("metrics")
         if not metric.agreed and (
