@@ -71,7 +71,7 @@ from holdfast.lint.interpreter.branch_merge import (
     take_sent_objects,
 )
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
-from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.iteration import elements_taken, iterated_value
 from holdfast.lint.interpreter.match_cases import as_tests
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
 from holdfast.lint.library_models.classes import UNSHARDED
@@ -147,6 +147,7 @@ class StatementExecutor:
             assign(self.state, frame, target, value)
             if isinstance(target, ast.Name):
                 frame.rebound.add(target.id)
+                frame.elements.pop(target.id, None)
                 if frame.try_depth and frame.element_names & variable_names(node.value):
                     frame.element_names.add(target.id)
             elif isinstance(target, ast.Attribute) and value.agreed and not value.content:
@@ -282,6 +283,7 @@ class StatementExecutor:
         if isinstance(node.target, ast.Name):
             frame.loop_variables.add(node.target.id)
         frame.element_names |= variable_names(node.target)
+        frame.elements.update(elements_taken(node))
         self._record_loader(frame, node, over)
         before, outer_order = dict(frame.scope.names), frame.loop_order
         frame.loop_depth += 1

@@ -48,6 +48,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ModuleObject,
     TupleElements,
+    dict_entries,
     is_callable,
     model_outputs,
 )
@@ -145,7 +146,10 @@ def _filter(state: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _sorted(_: InterpreterState, call: LibraryCall) -> Value:
-    return replace(call.first(), order=(), const=NO_CONSTANT)
+    over = call.first()
+    if dict_entries(over) is not None and "key" not in call.arguments.named:
+        return Value(length=over.length)  # a dict's keys do not differ as its values do
+    return replace(over, order=(), const=NO_CONSTANT)
 
 
 def _set(state: InterpreterState, call: LibraryCall) -> Value:
