@@ -32,6 +32,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONFIGURED_MODEL,
     COUNT,
     LAUNCHER_RANK,
+    LOCAL_SIZE,
     FunctionObject,
     Instance,
     LibraryInstance,
@@ -318,7 +319,7 @@ class InterpreterState:
         kind = library.VARYING_VARIABLES.get(name)
         if kind is not None:
             return Value(self.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
-        return UNKNOWN
+        return Value(known=False, objects=(LOCAL_SIZE,)) if name == "LOCAL_WORLD_SIZE" else UNKNOWN
 
     def taint_source(self, frame: Frame, kind: TaintKind, node: ast.AST, text: str = "") -> Taint:
         """Return a new taint source."""

@@ -34,6 +34,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ProcessGroup,
+    SummedOver,
     dict_entries,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
@@ -47,6 +48,7 @@ from holdfast.lint.abstract_state.process_stamps import (
 )
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
+from holdfast.lint.divergence.divided_sums import summed_over
 from holdfast.lint.divergence.group_members import group_kind, literal_ranks
 from holdfast.lint.divergence.operand_counts import record_operand_counts
 from holdfast.lint.library import CollectiveCall
@@ -173,7 +175,10 @@ def _collective_result(
             state,
             call.frame,
             call.arguments.node(collective.parameters.index(collective.agrees), collective.agrees),
+            call,
         )
+    if collective.name == "reduce" and not call.frame.control and not call.frame.exited:
+        _mark_reduced(state, call)
     if call.arguments.is_constant("async_op", answer=True):
         return Value(objects=(LibraryInstance("work"),))
     return Value(agreed=True) if call.name.startswith("accelerate.") else UNIFORM
@@ -299,7 +304,17 @@ def group_scope(value: Value | None) -> GroupScope:
     return GroupScope.UNKNOWN
 
 
-def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -> None:
+def _mark_reduced(state: InterpreterState, call: LibraryCall) -> None:
+    """Mark the tensor of a reduce: only the root has the result."""
+    node, old = call.arguments.node(0, "tensor"), call.arguments.get(0, "tensor")
+    if isinstance(node, (ast.Name, ast.Attribute)) and old is not None:
+        content = state.taint_source(call.frame, TaintKind.DATA, call.node)
+        store_mutation(state, call.frame, node, replace(old, content=content, agreed=False))
+
+
+def _mark_agreed(
+    state: InterpreterState, frame: Frame, node: ast.expr | None, call: LibraryCall
+) -> None:
     """Mark what ``node`` names, or a loop takes its elements from, as uniform from here on."""
     keys: list[ast.expr] = []
     while True:
@@ -315,35 +330,39 @@ def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -
         node = inner
     if isinstance(node, (ast.List, ast.Tuple)):  # the root sends the variables themselves
         for element in node.elts:
-            _mark_agreed(state, frame, element)
+            _mark_agreed(state, frame, element, call)
     if isinstance(node, (ast.Name, ast.Attribute)):
         old = state.evaluate(frame, node)
+        summed = summed_over(call, call.arguments.get(2, "group"), old)
+        marks = () if summed is None else (summed,)
         key = state.evaluate(frame, keys[0]).const if len(keys) == 1 else None
         entries = dict_entries(old)
         if entries is not None and isinstance(key, str) and key in entries:
-            changed = dict_of(entries | {key: _as_agreed(entries[key])})
+            changed = dict_of(entries | {key: _as_agreed(entries[key], marks)})
             objects = tuple(changed if isinstance(obj, DictEntries) else obj for obj in old.objects)
             store_mutation(state, frame, node, replace(old, objects=objects))
         else:
-            store_mutation(state, frame, node, _as_agreed(old))
+            store_mutation(state, frame, node, _as_agreed(old, marks))
         container = frame.elements.pop(node.id, None) if isinstance(node, ast.Name) else None
         if isinstance(node, ast.Name) and container is not None:
-            _mark_agreed(state, frame, container)
+            _mark_agreed(state, frame, container, call)
             frame.elements[node.id] = container
 
 
-def _as_agreed(value: Value) -> Value:
+def _as_agreed(value: Value, marks: tuple[SummedOver, ...] = ()) -> Value:
     """Return a value that a collective made equal on all ranks, with all that it contains."""
     value = without_stamps(value)
     kept = [
-        dict_of({name: _as_agreed(entry) for name, entry in obj.entries.items()})
+        dict_of({name: _as_agreed(entry, marks) for name, entry in obj.entries.items()})
         if isinstance(obj, DictEntries)
         else obj
         for obj in value.objects
-        if obj not in (BATCH, COUNT) and getattr(obj, "name", "") != HELD
+        if obj not in (BATCH, COUNT)
+        and not isinstance(obj, SummedOver)
+        and getattr(obj, "name", "") != HELD
     ]
     return Value(
-        objects=tuple(kept),
+        objects=(*kept, *marks),
         stored_in=value.stored_in,
         ragged=value.ragged,
         agreed=True,

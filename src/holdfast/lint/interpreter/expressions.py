@@ -61,6 +61,7 @@ from holdfast.lint.abstract_state.shares import (
     rounds_up,
 )
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_division
 from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
 from holdfast.lint.divergence.operand_counts import product_per_rank
@@ -136,6 +137,8 @@ class ExpressionEvaluator:
         objects = (*left.objects, *right.objects)
         if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
+        if isinstance(node.op, ast.Div):
+            record_division(self.state, frame, node, left, right)
         if is_share_length(frame, node, left, right):
             return UNKNOWN
         masks = (MASK,) if MASK in objects else ()

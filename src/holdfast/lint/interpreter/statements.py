@@ -41,6 +41,7 @@ from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_division
 from holdfast.lint.divergence.failures import (
     record_user_failure,
     variable_names,
@@ -162,6 +163,8 @@ class StatementExecutor:
     def _augmented(self, frame: Frame, node: ast.AugAssign) -> None:
         old, new = self.state.evaluate(frame, node.target), self.state.evaluate(frame, node.value)
         self.recorder.check_update(frame, node, old, new)
+        if isinstance(node.op, ast.Div):
+            record_division(self.state, frame, node, old, new)
         grown = isinstance(node.op, ast.Add) and old.items is not None
         padded = (TRIMMED,) if TRIMMED in new.objects else ()
         value = replace(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.lint import library
+from holdfast.lint.abstract_domain.effects import GroupScope
 from holdfast.lint.abstract_domain.values import (
     CLAMPED,
     MAX_OBJECTS,
@@ -36,6 +37,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONTAINED,
     COUNT,
     LAUNCHER_RANK,
+    LOCAL_SIZE,
     PADDING,
     PROGRESS_BAR,
     RANK_TEXT,
@@ -63,6 +65,7 @@ from holdfast.lint.abstract_state.process_stamps import (
 )
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.collectives import group_scope
 from holdfast.lint.divergence.group_numbers import group_number, single_number
 from holdfast.lint.divergence.misused_values import record_unordered_share
 from holdfast.lint.library_models import frameworks, own_files
@@ -82,7 +85,7 @@ from holdfast.lint.library_models.side_effects import record_variable
 from holdfast.lint.sources.modules import Class, last_name
 
 #: Objects preserved by conversions between number types.
-_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,))
+_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,), (LOCAL_SIZE,))
 FunctionModel = Callable[[InterpreterState, LibraryCall], Value]
 
 
@@ -401,7 +404,9 @@ def _world_size(state: InterpreterState, call: LibraryCall) -> Value:
     number = group_number(state, call, "size")
     if number is not None:
         return Value(objects=(number,))
-    return Value(objects=(WORLD_SIZE,))
+    group = call.arguments.get(0, "group")
+    of_all = group is None or group.const is None or group_scope(group) is GroupScope.WORLD
+    return Value(objects=(WORLD_SIZE,)) if of_all else UNIFORM
 
 
 def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
