@@ -57,7 +57,7 @@ from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.divergence.group_numbers import group_number, single_number
-from holdfast.lint.divergence.misused_values import record_unordered_share
+from holdfast.lint.divergence.orders import record_unordered_share
 from holdfast.lint.library_models import frameworks
 from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
 from holdfast.lint.library_models.records import (

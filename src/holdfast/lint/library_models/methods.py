@@ -468,6 +468,12 @@ def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
 
 
+def _list_folder(state: InterpreterState, call: LibraryCall) -> Value:
+    """Model ``path.glob(pattern)``, whose order is that of the file system."""
+    order = state.taint_source(call.frame, TaintKind.ORDER, call.node)
+    return replace(_unlisted_method(state, call), order=order)
+
+
 def _read(_: InterpreterState, call: LibraryCall) -> Value:
     return Value(content=call.receiver.content, known=False)
 
@@ -483,6 +489,8 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "apply": _apply,
     "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
     "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
+    "glob": _list_folder, "rglob": _list_folder, "iterdir": _list_folder,
+    "seed": random_numbers.seed_by_system,
     "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
     "generate": _generate, "batch_decode": _batch_decode,

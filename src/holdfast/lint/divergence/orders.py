@@ -1,0 +1,124 @@
+"""Find uses of lists whose order is each rank's own: shares, samplers, numbers of names."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.values import (
+    RANK_KINDS,
+    Taint,
+    TaintKind,
+    Value,
+    set_order,
+    taint_kinds,
+)
+from holdfast.lint.abstract_state.abstract_objects import Instance
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.sources.modules import FUNCTIONS
+
+#: Words of what is text: a set of numbers has one order in all processes.
+_TEXTS = re.compile(
+    r"word|tok(?:en)?|char|vocab|label|class|name|tag|text|symbol|split\(|relation|entit",
+    re.IGNORECASE,
+)
+#: What may give all ranks one numbering, or writes it for a later run.
+_SHARES = re.compile(r"broadcast|gather|scatter|dump\(|\.save\(|write\(")
+
+
+def record_habit(
+    state: InterpreterState, frame: Frame, node: ast.AST, kind: str, message: str
+) -> None:
+    """Record, by names, a use of a value that has another meaning on each rank."""
+    if frame.scope.module.is_test:  # which runs on one host
+        return
+    at = frame.location(node)
+    divergence = Divergence(
+        kind, at, at, message.partition(":")[0], (), detail=message, by_name=True
+    )
+    state.summaries.current.divergences.setdefault((kind, at), divergence)
+
+
+def record_unordered_share(
+    state: InterpreterState, frame: Frame, node: ast.AST, base: Value, bounds: Taint
+) -> None:
+    """Record a rank's share of a list that other ranks may have in another order."""
+    if not base.order or not taint_kinds(bounds) & RANK_KINDS:
+        return
+    drawn = base.order[0].kind is not TaintKind.ORDER
+    remedy = "shuffle it with one seed" if drawn else "sort it before"
+    message = (
+        f"each rank takes a share of a list whose order is its own ({base.order[0].text}): shares "
+        f"overlap, and some elements are in none; {remedy}"
+    )
+    record_habit(state, frame, node, "habit-order", message)
+
+
+def record_filtered_share(
+    state: InterpreterState, frame: Frame, test: ast.expr, over: Value, answer: Value
+) -> None:
+    """Record ``if i % world_size == rank`` in a loop over a list of a rank's own order."""
+    if any(isinstance(node, ast.Mod) for node in ast.walk(test)):
+        record_unordered_share(state, frame, test, over, answer.content)
+
+
+def record_unordered_data(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a sampler of all ranks over a data set whose elements have each rank's own order.
+
+    Source: torch.utils.data.DistributedSampler deals out positions, not elements.
+    """
+    data = call.arguments.get(0, "dataset")
+    order = _certain(data.order) if data is not None else ()
+    for obj in data.objects_of(Instance) if data is not None else ():
+        method = state.symbols.find_method(obj.cls, "__getitem__")
+        text = ast.unparse(method.node) if method is not None else ""
+        at = method.parameters[-1] if method is not None and method.parameters else ""
+        for name, value in obj.cls.attributes.items():
+            if value.order and f"self.{name}[{at}]" in text:
+                order = order or _certain(value.order)
+    if order:
+        message = (
+            f"DistributedSampler deals out positions in a list whose order is each rank's own "
+            f"({order[0].text}): ranks get some samples twice, and others never; sort it before"
+        )
+        record_habit(state, call.frame, call.node, "habit-order", message)
+
+
+def record_unordered_numbers(state: InterpreterState, frame: Frame, node: ast.DictComp) -> None:
+    """Record numbers in each rank's own order: ``{name: i for i, name in enumerate(names)}``."""
+    generator = node.generators[0]
+    match generator:
+        case ast.comprehension(
+            target=ast.Tuple(elts=[ast.Name(id=number), _]),
+            iter=ast.Call(func=ast.Name(id="enumerate"), args=[over, *_]),
+        ):
+            pass
+        case _:
+            return
+    if not (isinstance(node.value, ast.Name) and node.value.id == number):
+        return
+    if taint_kinds(frame.control) & RANK_KINDS or _SHARES.search(_text_around(frame)):
+        return
+    order = _certain(state.evaluate(frame, over).order)
+    is_set = bool(order) and "set" in order[0].text
+    if order and (not is_set or _TEXTS.search(state.unparse(node) + order[0].text)):
+        message = (
+            f"names get numbers in an order that is each process's own ({order[0].text}): one name "
+            "has different numbers on different ranks; sort the names before"
+        )
+        record_habit(state, frame, node, "habit-order", message)
+
+
+def _text_around(frame: Frame) -> str:
+    node = frame.tree
+    if not isinstance(node, FUNCTIONS):
+        return ""
+    return "\n".join(frame.scope.module.lines[node.lineno - 1 : node.end_lineno])
+
+
+def _certain(order: Taint) -> Taint:
+    """Return the sources of a set or listing on all paths."""
+    return tuple(source for source in set_order(order) if not source.weak)
