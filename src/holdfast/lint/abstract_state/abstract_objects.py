@@ -358,6 +358,8 @@ PADDING = LibraryInstance("padding")
 TRIMMED = LibraryInstance("trimmed")
 #: A boolean mask over elements.
 MASK = LibraryInstance("mask")
+#: The size of a data set of which the rank's loader has a share.
+WHOLE_SIZE = LibraryInstance("whole size")
 #: The state of a generator of random numbers in this process.
 RANDOM_STATE = LibraryInstance("random state")
 
@@ -478,6 +480,15 @@ _NAMED_LOADER = Value(
 def named_loader(name: str) -> Value | None:
     """Return the value of what is unknown but called a loader: each rank has its own batches."""
     return _NAMED_LOADER if _LOADER_NAME.search(name) else None
+
+
+def is_whole_data_set(value: Value) -> bool:
+    """Return True for ``loader.dataset`` of a loader whose sampler gives the rank its share."""
+    return any(
+        obj.name == "dataset" and obj.owner is not None and _has_distributed_sampler(obj.receiver)
+        for obj in value.objects
+        if isinstance(obj, LibraryMethod)
+    )
 
 
 def _has_distributed_sampler(over: Value) -> bool:

@@ -87,6 +87,38 @@ def record_unordered_data(state: InterpreterState, call: LibraryCall) -> None:
         record_habit(state, call.frame, call.node, "habit-order", message)
 
 
+def record_second_share(state: InterpreterState, call: LibraryCall) -> None:
+    """Record a DistributedSampler of all ranks over the share that a rank already has.
+
+    Its length shows that: each rank has its own.
+    """
+    data = call.arguments.get(0, "dataset")
+    named = call.arguments.named
+    if data is None or call.arguments.get(1, "num_replicas") is not None or "rank" in named:
+        return
+    own = [source for source in (*data.length, *data.content) if source.kind is TaintKind.RANK]
+    if own:
+        message = (
+            f"each rank has its own share of these data already ({own[0].text}), and "
+            "DistributedSampler divides it once more: most samples are never read; do one of the "
+            "two"
+        )
+        record_habit(state, call.frame, call.node, "habit-sampler", message)
+
+
+def record_share_of_whole(
+    state: InterpreterState, frame: Frame, node: ast.BinOp, counted: Value
+) -> None:
+    """Record what a rank counts in its own share, divided by the size of the whole data set."""
+    if not counted.agreed and TaintKind.DATA in taint_kinds(counted.content):
+        message = (
+            f"`{state.unparse(node.left)}` counts this rank's share only, and "
+            f"`{state.unparse(node.right)}` is the size of all data: the quotient shrinks with the "
+            "number of ranks; sum both over the ranks"
+        )
+        record_habit(state, frame, node, "habit-result", message)
+
+
 def record_unordered_numbers(state: InterpreterState, frame: Frame, node: ast.DictComp) -> None:
     """Record numbers in each rank's own order: ``{name: i for i, name in enumerate(names)}``."""
     generator = node.generators[0]

@@ -41,6 +41,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     RANK_COMPARISONS,
     RANK_TEXT,
     TRIMMED,
+    WHOLE_SIZE,
     FunctionObject,
     LibraryInstance,
     LibraryMethod,
@@ -61,6 +62,7 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS
 from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
+from holdfast.lint.divergence.orders import record_share_of_whole
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -142,6 +144,8 @@ class ExpressionEvaluator:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
         if is_share_length(frame, node, left, right):
             return UNKNOWN
+        if isinstance(node.op, ast.Div) and WHOLE_SIZE in right.objects:
+            record_share_of_whole(self.state, frame, node, left)
         masks = (MASK,) if MASK in objects else ()
         # ``order + order[: total - len(order)]``
         padded = (TRIMMED,) if isinstance(node.op, ast.Add) and TRIMMED in right.objects else ()

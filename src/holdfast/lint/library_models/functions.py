@@ -38,6 +38,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     PADDING,
     PROGRESS_BAR,
     RANK_TEXT,
+    WHOLE_SIZE,
     ClassObject,
     GuardedCallable,
     Instance,
@@ -49,6 +50,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     TupleElements,
     element_of,
     is_callable,
+    is_whole_data_set,
     model_outputs,
     stamps_of,
 )
@@ -79,6 +81,8 @@ def _len(_: InterpreterState, call: LibraryCall) -> Value:
     value = call.first()
     if value.items is not None:
         return constant_value(len(value.items))
+    if is_whole_data_set(value):
+        return Value(content=value.length, known=value.known, objects=(WHOLE_SIZE,))
     return Value(
         content=value.length, known=value.known, objects=(COUNT,) if BATCH in value.objects else ()
     )
