@@ -45,13 +45,15 @@ from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     LibraryInstance,
     LibraryMethod,
-    ProcessStamp,
     RankTest,
     TupleElements,
     as_text,
     dict_entries,
 )
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+)
 from holdfast.lint.abstract_state.shares import (
     grows_on_both_sides,
     is_share_length,

@@ -41,11 +41,13 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     named_loader,
     open_entry,
-    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
+from holdfast.lint.abstract_state.process_stamps import (
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner

@@ -32,14 +32,16 @@ from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     GroupNumber,
     LibraryInstance,
-    ProcessStamp,
     guard_callables,
     is_callable,
     model_outputs,
+)
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
     stamps_of,
     without_stamps,
 )
-from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
 from holdfast.lint.divergence.random_states import READS_STATE, record_random_state

@@ -46,15 +46,17 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ModuleObject,
-    ProcessStamp,
     TupleElements,
     element_of,
     is_callable,
     is_whole_data_set,
     model_outputs,
-    stamps_of,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+    stamps_of,
+)
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE

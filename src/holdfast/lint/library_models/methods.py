@@ -44,7 +44,6 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     library_class_names,
     model_outputs,
-    stamps_of,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
 from holdfast.lint.abstract_state.mutations import (
@@ -52,6 +51,9 @@ from holdfast.lint.abstract_state.mutations import (
     mutate,
     sort_in_place,
     updated_dict,
+)
+from holdfast.lint.abstract_state.process_stamps import (
+    stamps_of,
 )
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
