@@ -14,7 +14,7 @@ from holdfast.lint.abstract_domain.values import (
     set_order,
     taint_kinds,
 )
-from holdfast.lint.abstract_state.abstract_objects import Instance
+from holdfast.lint.abstract_state.abstract_objects import RANK_SHARE, Instance
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -71,20 +71,31 @@ def record_unordered_data(state: InterpreterState, call: LibraryCall) -> None:
     Source: torch.utils.data.DistributedSampler deals out positions, not elements.
     """
     data = call.arguments.get(0, "dataset")
-    order = _certain(data.order) if data is not None else ()
-    for obj in data.objects_of(Instance) if data is not None else ():
-        method = state.symbols.find_method(obj.cls, "__getitem__")
-        text = ast.unparse(method.node) if method is not None else ""
-        at = method.parameters[-1] if method is not None and method.parameters else ""
-        for name, value in obj.cls.attributes.items():
-            if value.order and f"self.{name}[{at}]" in text:
-                order = order or _certain(value.order)
+    if data is None:
+        return
+    orders = [_element_order(state, obj) for obj in data.objects_of(Instance)]
+    # a factory may return one of several classes
+    order = _certain(data.order) or (orders[0] if orders and all(orders) else ())
     if order:
         message = (
             f"DistributedSampler deals out positions in a list whose order is each rank's own "
             f"({order[0].text}): ranks get some samples twice, and others never; sort it before"
         )
         record_habit(state, call.frame, call.node, "habit-order", message)
+
+
+def _element_order(state: InterpreterState, data: Instance) -> Taint:
+    """Return why a data set has its elements in each rank's own order, by its ``__getitem__``."""
+    method = state.symbols.find_method(data.cls, "__getitem__")
+    if method is None or not method.parameters:
+        return ()
+    text, at = ast.unparse(method.node), method.parameters[-1]
+    held = (
+        _certain(value.order)
+        for name, value in data.cls.attributes.items()
+        if value.order and f"self.{name}[{at}]" in text
+    )
+    return next((order for order in held if order), ())
 
 
 def record_second_share(state: InterpreterState, call: LibraryCall) -> None:
@@ -97,9 +108,10 @@ def record_second_share(state: InterpreterState, call: LibraryCall) -> None:
     if data is None or call.arguments.get(1, "num_replicas") is not None or "rank" in named:
         return
     own = [source for source in (*data.length, *data.content) if source.kind is TaintKind.RANK]
-    if own:
+    if own or RANK_SHARE in data.objects:
+        why = own[0].text if own else "split_dataset_by_node"
         message = (
-            f"each rank has its own share of these data already ({own[0].text}), and "
+            f"each rank has its own share of these data already ({why}), and "
             "DistributedSampler divides it once more: most samples are never read; do one of the "
             "two"
         )
@@ -134,6 +146,9 @@ def record_unordered_numbers(state: InterpreterState, frame: Frame, node: ast.Di
         return
     if taint_kinds(frame.control) & RANK_KINDS or _SHARES.search(_text_around(frame)):
         return
+    text = state.unparse(over)
+    if "." in text and f"{text}[" in frame.scope.module.text:
+        return  # the positions in a list of this process
     order = _certain(state.evaluate(frame, over).order)
     is_set = bool(order) and "set" in order[0].text
     if order and (not is_set or _TEXTS.search(state.unparse(node) + order[0].text)):

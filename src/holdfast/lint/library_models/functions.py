@@ -13,6 +13,7 @@ from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
     NO_CONSTANT,
     NONE_OBJECT,
+    RANK_KINDS,
     ROUNDED_UP,
     UNIFORM,
     UNKNOWN,
@@ -27,6 +28,7 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     merge_content,
     merge_taint,
+    taint_kinds,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
@@ -37,6 +39,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     PADDING,
     PROGRESS_BAR,
+    RANK_SHARE,
     RANK_TEXT,
     WHOLE_SIZE,
     ClassObject,
@@ -382,6 +385,13 @@ def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
     return UNIFORM
 
 
+def _split_by_node(_: InterpreterState, call: LibraryCall) -> Value:
+    """Model ``split_dataset_by_node``: a share of the data, if the rank is passed."""
+    value, rank = call.first("dataset"), call.arguments.get(1, "rank")
+    own = rank is not None and bool(taint_kinds(rank.content) & RANK_KINDS)
+    return replace(value, known=False, objects=(RANK_SHARE,) if own else value.objects)
+
+
 def _new_path(state: InterpreterState, call: LibraryCall) -> Value:
     sources = state.taint_source(call.frame, TaintKind.HOST, call.node)
     return Value(objects=(RANK_TEXT, *map(ProcessStamp, sources)))
@@ -422,6 +432,7 @@ _EXPORTED_NAMES: dict[str, FunctionModel] = {
     "get_world_size": _world_size, "is_initialized": _uniform, "is_available": _uniform,
     "initialize": _initialize, "fully_shard": fully_shard, "getenv": _getenv, "partial": _partial,
     "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
+    "split_dataset_by_node": _split_by_node,
     "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
     "namedtuple": named_tuple, "SimpleNamespace": namespace, "Namespace": namespace,
     "create_supervised_trainer": frameworks.supervised_engine,

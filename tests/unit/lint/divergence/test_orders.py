@@ -135,6 +135,19 @@ def test_a_data_set_of_another_file_is_found():
     ]
 
 
+def test_a_data_set_that_may_be_another_is_fine():
+    listing = DATA.format(paths='glob.glob(f"{root}/*.png")')
+    data, _, main = listing.partition("def main")
+    other = data.replace("class Images", "class Rows").replace("glob.glob", "sorted")
+    choice = main.replace('Images("images")', 'Rows("x") if len(os.environ) else Images("x")')
+    assert found_lines(f"{data}{other}def main{choice}") == []
+
+
+def test_positions_in_a_list_of_the_process_are_fine():
+    body = LABELS.format(names="os.listdir(root)").replace("names", "self.names")
+    assert found_lines(f"{body}\ndef at(self, i):\n    return self.names[i]\n") == []
+
+
 def test_a_numbering_that_is_written_for_a_later_run_is_fine():
     body = LABELS.format(names="os.listdir(root)").replace(
         "# found", "\n        torch.save(self.number, 'numbers.pt')"

@@ -83,10 +83,21 @@ class Loop:
             for batch in self.loader:
                 self.model(batch).backward()
 """
+SPLIT = """\
+from datasets import load_dataset
+from datasets.distributed import split_dataset_by_node
+
+def load(rank):
+    return split_dataset_by_node(load_dataset("c4"), rank=rank, world_size=8)
+
+data = load({rank})
+DistributedSampler(data, shuffle=False)  # found
+"""
 PASSED = "sampler=self.train_sampler"
 BATCHED = "batch_sampler=BatchSampler(self.train_sampler, 8, True)"
 FOUND = [
     ("habit-sampler", f"{ROWS}{MAKE}make({OWN})"),
+    ("habit-sampler", SPLIT.format(rank="dist.get_rank()")),
     ("habit-result", EVALUATE.format(reduce="pass", size="len(loader.dataset)", sampler=SAMPLED)),
     ("habit-state", RESUME.format(test="dist.get_rank() == 0")),
     ("habit-state", RESUME.format(test="self.is_main")),
@@ -98,6 +109,7 @@ FOUND = [
 FINE = [
     ("habit-sampler", f"{ROWS}{MAKE}make({WHOLE})"),
     ("habit-sampler", f"{ROWS}DataLoader({OWN})"),
+    ("habit-sampler", SPLIT.format(rank="0")),
     ("habit-result", EVALUATE.format(reduce=SUMMED, size="len(loader.dataset)", sampler=SAMPLED)),
     ("habit-result", EVALUATE.format(reduce="pass", size="len(loader.dataset)", sampler="")),
     ("habit-state", RESUME.format(test="self.path")),
