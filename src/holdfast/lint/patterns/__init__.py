@@ -23,6 +23,7 @@ text search.
   averages               means of per-rank means
   sums                   sums over ranks that nothing divides
   repeated_averages      averages divided twice, sums taken twice, means gathered as samples
+  loader_workers         streams that all workers of a loader read as a whole
   running_sums           totals that are summed over ranks while they still count
   skipped_modules        parts of a model that a rank's batch leaves out
   changed_models         parameters that change after their model was wrapped
@@ -46,6 +47,7 @@ from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
 from holdfast.lint.patterns.framework_habits import find_framework_habits
 from holdfast.lint.patterns.handles import HandleAnalysis
+from holdfast.lint.patterns.loader_workers import find_loader_workers
 from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.monitored_values import find_unseen_monitors
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
@@ -104,6 +106,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_batch_shapes(modules)
         yield from find_unseen_monitors(modules)
         yield from find_sampler_groups(modules)
+        yield from find_loader_workers(modules)
         yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
         yield from find_sharded_saves(modules)
