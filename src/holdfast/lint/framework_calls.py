@@ -1,8 +1,10 @@
 """Tables of the calls of training frameworks that all ranks make, and of what their hooks get.
 
-Sources: transformers 5.24 trainer.py and trainer_callback.py; trl 0.11 trainer/ppo_trainer.py;
+Sources: transformers 5.24 trainer.py and trainer_callback.py; trl 0.11.4 and 0.12.2
+trainer/ppo_trainer.py (``PPOTrainer`` derives from transformers' since 0.12), 1.10 experimental;
 accelerate 1.15 accelerator.py; lightning 2.6 fabric/fabric.py, pytorch/core/module.py and
-pytorch/callbacks; pytorch-ignite 0.5 distributed/utils.py and engine.
+pytorch/callbacks; pytorch-ignite 0.5.5 distributed/utils.py, engine and
+metrics/metric.py.
 """
 
 from __future__ import annotations
@@ -45,6 +47,10 @@ METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "trl.PPOTrainer": (
         ("step", "queries responses scores", "collective"),
         ("train", "", "collective"),
+        # gathers the rewards
+        ("log_stats", "stats batch rewards", "collective"),
+        ("save_model", "output_dir", "sharded"),
+        ("push_to_hub", "commit_message", "sharded"),
     ),
     # the metrics of a supervised evaluator are reduced, the model of a trainer runs backward
     "ignite.Engine": (("run", "data max_epochs", "collective"),),
@@ -52,13 +58,24 @@ METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
 _TRL_TRAINERS = (
     "SFTTrainer", "DPOTrainer", "RewardTrainer", "GRPOTrainer", "KTOTrainer", "ORPOTrainer",
     "CPOTrainer", "BCOTrainer", "OnlineDPOTrainer", "RLOOTrainer", "PRMTrainer", "GKDTrainer",
-    "NashMDTrainer", "XPOTrainer", "IterativeSFTTrainer",
+    "NashMDTrainer", "XPOTrainer", "IterativeSFTTrainer", "PPOv2Trainer",
 )  # fmt: skip
+#: Trainers that trl moved to ``trl.experimental`` in 1.0, by their folder.
+_TRL_EXPERIMENTAL = {
+    "bco": "BCOTrainer", "cpo": "CPOTrainer", "gkd": "GKDTrainer", "nash_md": "NashMDTrainer",
+    "online_dpo": "OnlineDPOTrainer", "orpo": "ORPOTrainer", "prm": "PRMTrainer",
+    "xpo": "XPOTrainer", "gold": "GOLDTrainer", "minillm": "MiniLLMTrainer",
+}  # fmt: skip
 _LIGHTNING = ("lightning", "lightning.pytorch", "pytorch_lightning")
 #: Classes: canonical name → name in the table of methods.
 CLASSES: dict[str, str] = {
     **{f"trl.{name}": "transformers.Trainer" for name in _TRL_TRAINERS},
+    **{
+        f"trl.experimental.{folder}.{name}": "transformers.Trainer"
+        for folder, name in _TRL_EXPERIMENTAL.items()
+    },
     "trl.PPOTrainer": "trl.PPOTrainer",
+    "trl.experimental.ppo.PPOTrainer": "trl.PPOTrainer",
     "ignite.engine.Engine": "ignite.engine",
     "ignite.engine.engine.Engine": "ignite.engine",
     **{
@@ -74,7 +91,10 @@ CLASSES: dict[str, str] = {
 IGNITE_CALLS = (
     ("all_reduce", "tensor op group"), ("all_gather", "tensor group"),
     ("broadcast", "tensor src safe_mode"), ("barrier", ""),
+    ("all_gather_tensors_with_shapes", "tensor shapes group"),
 )  # fmt: skip
+#: Packages of metrics whose ``compute()`` reduces over all ranks.
+METRICS = ("torchmetrics.", "ignite.metrics.")
 #: What a framework passes to the methods of a class derived from one of its own, by the names of
 #: the parameters. ``wrapped:configured``: a model that
 #: is sharded if the program configures it so.
@@ -82,10 +102,14 @@ HOOK_PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
     "lightning.Callback": {
         "trainer": ("lightning.Trainer",),
         "pl_module": ("lightning.Module", "wrapped:configured"),
+        "batch": ("batch",),
+        "outputs": ("batch",),
     },
-    "lightning.Module": {"batch": ("batch",)},
+    "lightning.Module": {"batch": ("batch",), "outputs": ("batch",)},
     "transformers.TrainerCallback": {"model": ("wrapped:configured",)},
 }
+#: Attributes of a framework's object that hold the model.
+MODEL_ATTRIBUTES: dict[str, tuple[str, ...]] = {"transformers.Trainer": ("model", "model_wrapped")}
 HOOK_CLASSES: dict[str, str] = {
     **{
         f"{home}.{name}": "lightning.Callback"

@@ -167,9 +167,18 @@ CALLS |= {
     for home, names in _SHARDED.items()
     for name in names
 }
-CALLS["torch.distributed.device_mesh.init_device_mesh"] = _collective(
-    "init_device_mesh", "device_type mesh_shape", kind="creation"
+CALLS["torch.distributed.tensor.distribute_tensor"] = _collective("distribute_tensor", "tensor")
+_MESHES = (
+    _collective("init_device_mesh", "device_type mesh_shape", kind="creation"),
+    _collective("DeviceMesh", "device_type mesh", kind="creation"),
 )
+#: Calls that create a mesh, and the groups along its dimensions on all ranks.
+MESHES = {
+    f"torch.distributed.{home}{collective.name}": collective
+    for home in ("", "device_mesh.", "tensor.", "_tensor.")
+    for collective in _MESHES
+}
+CALLS |= MESHES
 CALLS["deepspeed.comm.init_distributed"] = _collective("init_process_group", "backend", kind="init")
 CALLS["deepspeed.init_distributed"] = _collective("init_process_group", "backend", kind="init")
 CALLS["torch.distributed.init_process_group"] = _collective(
@@ -255,7 +264,12 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
         "unshard": _collective("unshard", "", kind="forward"),
     },
     "zero-optimizer": {
-        "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded")
+        "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded"),
+        "step": _collective("step", ""),  # each rank broadcasts the parameters that it updates
+    },
+    "pipeline-schedule": {
+        "step": _collective("step", "", "return"),
+        "eval": _collective("eval", "", "return"),
     },
     "horovod.Optimizer": {
         "step": _collective("step", ""),
@@ -312,7 +326,8 @@ FINITENESS_TESTS = frozenset(
 #: Functions whose files are not linted and that are in no table, by the last part of the name.
 NAMED_RANKS: dict[str, TaintKind] = {
     "get_rank": _RANK, "get_global_rank": _RANK, "get_local_rank": _LOCAL, "is_main_process": _RANK,
-    "is_master": _RANK, "is_global_master": _RANK, "is_local_master": _LOCAL, "is_rank_zero": _RANK,
+    "if_main_process": _RANK, "is_master": _RANK, "is_global_master": _RANK,
+    "is_local_master": _LOCAL, "is_rank_zero": _RANK,
     "is_rank_0": _RANK, "is_rank0": _RANK, "is_local_main_process": _LOCAL, "is_main_proc": _RANK,
     "is_master_process": _RANK, "is_root": _RANK, "is_primary": _RANK, "is_dist_master": _RANK,
     "is_local_rank_0": _LOCAL, "is_local_leader": _LOCAL, "is_world_process_zero": _RANK,
@@ -322,7 +337,8 @@ NAMED_COLLECTIVES: dict[str, CollectiveCall] = {
     for name in (
         "barrier", "all_reduce", "all_gather", "all_gather_object", "all_reduce_mean",
         "reduce_dict", "reduce_mean", "broadcast_object", "broadcast_object_list", "ddp_barrier",
-        "dist_barrier", "barrier_if_distributed", "synchronize_barrier",
+        "dist_barrier", "barrier_if_distributed", "synchronize_barrier", "collect_results",
+        "collect_results_cpu", "collect_results_gpu", "sync_random_seed",
     )
 }  # fmt: skip
 #: Methods that query the file system, whatever the receiver.
@@ -397,6 +413,17 @@ CLASSES: dict[str, str] = {
     "torch.distributed.optim.ZeroRedundancyOptimizer": "zero-optimizer",
     "torch.distributed.optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer": "zero-optimizer",
     "horovod.torch.DistributedOptimizer": "horovod.Optimizer",
+    **{
+        f"torch.distributed.pipelining.{name}": "pipeline-schedule"
+        for name in (
+            "Schedule1F1B",
+            "ScheduleGPipe",
+            "ScheduleInterleaved1F1B",
+            "ScheduleLoopedBFS",
+            "ScheduleInterleavedZeroBubble",
+            "ScheduleZBVZeroBubble",
+        )
+    },
     "threading.Thread": "thread",
     "threading.Timer": "thread",
     "concurrent.futures.ThreadPoolExecutor": "executor",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ import msgspec
 from holdfast.lint.abstract_domain.values import (
     RANK_OR_SELECTED,
     DictEntries,
-    NumberTypes,
     OpenDict,
     SitedObject,
     Taint,
@@ -171,6 +169,21 @@ class GroupNumber(msgspec.Struct, frozen=True):
     wraps: bool = False
 
 
+#: The result of ``get_world_size()``, and of ``range`` over it.
+WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+
+
+class OnePerRank(msgspec.Struct, frozen=True):
+    """A list or tensor with a part for each rank: ``size`` is their number, or None if unknown.
+
+    It is :data:`WORLD_SIZE`, or a :class:`GroupNumber`. ``repeated``: all parts of the list are
+    one object.
+    """
+
+    size: Any
+    repeated: bool = False
+
+
 class Multiple(msgspec.Struct, frozen=True):
     """A number that another one divides, by its source text: ``count // size * size``."""
 
@@ -180,12 +193,14 @@ class Multiple(msgspec.Struct, frozen=True):
 class DeviceMesh(msgspec.Struct, frozen=True):
     """A device mesh or a part of it, by the names of its dimensions; ``()`` if they are unknown.
 
-    ``origin`` is the place of its creation, ``whole``: it contains all ranks.
+    ``origin`` is the place of its creation, ``whole``: it contains all ranks. ``split``: there are
+    several groups along each dimension, unless that one contains all ranks.
     """
 
     origin: str
     names: tuple[str, ...]
     whole: bool = True
+    split: bool = True
 
 
 class RankTest(msgspec.Struct, frozen=True):
@@ -361,6 +376,19 @@ def model_outputs(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
     return tuple(item for item in instances if item.name.startswith("output:"))[:1]
 
 
+def operand_marks(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
+    """Return what the result of an operator keeps of its operands: a model's output or a mark.
+
+    A sum with a batch, or with the number of its elements, depends on the rank's data.
+    """
+    instances = (
+        obj for value in values for obj in value.objects if isinstance(obj, LibraryInstance)
+    )
+    return tuple(
+        obj for obj in instances if obj.name.startswith("output:") or obj in (BATCH, RANK_TEXT)
+    )[:1]
+
+
 def library_class_names(value: Value | None) -> list[str]:
     """Return the names of the library classes of which the value may be an instance."""
     return [obj.name for obj in value.objects_of(LibraryInstance)] if value is not None else []
@@ -385,69 +413,3 @@ def _method_key(method: LibraryMethod) -> tuple[Any, ...]:
     receiver = method.receiver
     kinds = [taint_kinds(part) for part in (receiver.content, receiver.length, receiver.absent)]
     return (method.owner, method.name, receiver.agreed, receiver.known, *kinds)
-
-
-def element_of(over: Value) -> Value:
-    """Return one element of an iterable."""
-    if over.items:
-        return join_values(over.items)
-    several = join_rows(over)
-    if several is not None:
-        return several
-    if any(
-        isinstance(candidate, LibraryInstance) and candidate.name == "loader"
-        for candidate in over.objects
-    ):
-        return Value(known=False, objects=(BATCH,) if _has_distributed_sampler(over) else ())
-    objects = tuple(
-        obj
-        for obj in over.objects
-        if isinstance(obj, (Instance, FunctionObject, ClassObject, GuardedCallable, NumberTypes))
-        or obj in (BATCH, SHARD)
-    )
-    objects += tuple(
-        msgspec.structs.replace(obj, kind="position")
-        for obj in over.objects_of(GroupNumber)
-        if obj.kind == "positions"
-    )
-    if any(isinstance(obj, LibraryInstance) and obj.name == "wrapped:fsdp" for obj in over.objects):
-        objects = (*objects, SHARD)  # one of its parameters
-    return Value(
-        over.content,
-        over.element_length,
-        known=over.known,
-        stored_in=over.stored_in,
-        objects=objects,
-        agreed=over.agreed,
-    )
-
-
-_LOADER_NAME = re.compile(r"(?:^|_)(?:data_?)?loader$|dataloader$", re.IGNORECASE)
-_NAMED_LOADER = Value(
-    known=False,
-    objects=(LibraryInstance("loader", Value(objects=(LibraryInstance("sampler:ordered"),))),),
-)
-
-
-def named_loader(name: str) -> Value | None:
-    """Return the value of what is unknown but called a loader: each rank has its own batches."""
-    return _NAMED_LOADER if _LOADER_NAME.search(name) else None
-
-
-def is_whole_data_set(value: Value) -> bool:
-    """Return True for ``loader.dataset`` of a loader whose sampler gives the rank its share."""
-    return any(
-        obj.name == "dataset" and obj.owner is not None and _has_distributed_sampler(obj.receiver)
-        for obj in value.objects
-        if isinstance(obj, LibraryMethod)
-    )
-
-
-def _has_distributed_sampler(over: Value) -> bool:
-    """Return True if a sampler shards the data of a loader."""
-    return any(
-        sampler.name.startswith("sampler") and sampler.wrapped is None
-        for loader in over.objects_of(LibraryInstance)
-        if loader.name == "loader" and loader.wrapped is not None
-        for sampler in loader.wrapped.objects_of(LibraryInstance)
-    )

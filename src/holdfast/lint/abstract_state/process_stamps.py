@@ -1,7 +1,4 @@
-"""Names and times that a process takes from its own clock, host or number.
-
-Attributes drop that taint, as such values are rarely compared; a stamp stays with the value.
-"""
+"""Marks of texts and paths that a process took from its own clock, host or number."""
 
 from __future__ import annotations
 

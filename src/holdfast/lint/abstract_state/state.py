@@ -90,6 +90,7 @@ class InterpreterState:
     evaluate_attribute: returns the value of an attribute
     nested_functions, nested_classes: nested definitions, by the id of their node
     sharded: classes whose instances are sharded
+    synchronized: classes whose normalization is over all ranks in training
     events: why some ranks set an event, by its name
     wrapped_models: the models that a wrapper holds, and variables and attributes with such models
     optimized_models: those whose parameters an optimizer got, and where
@@ -125,6 +126,7 @@ class InterpreterState:
         self.nested_functions: dict[int, Function] = {}
         self.nested_classes: dict[int, Class] = {}
         self.sharded: set[Class] = set()
+        self.synchronized: set[Class] = set()
         self.wrapped_models: set[Hashable] = set()
         self.optimized_models: dict[Hashable, SourceLine] = {}
         self.lone_weights: dict[Hashable, SourceLine] = {}

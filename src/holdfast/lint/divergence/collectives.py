@@ -25,6 +25,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     COUNT,
     DeviceMesh,
@@ -44,6 +45,7 @@ from holdfast.lint.abstract_state.process_stamps import (
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
 from holdfast.lint.divergence.group_members import group_kind, literal_ranks
+from holdfast.lint.divergence.operand_counts import record_operand_counts
 from holdfast.lint.library import CollectiveCall
 from holdfast.lint.sources.modules import last_name
 
@@ -57,8 +59,8 @@ _SPLITTING = frozenset({"new_subgroups", "new_subgroups_by_enumeration"})
 _FOLDERS = frozenset(
     {"checkpoint_id", "path", "filepath", "save_dir", "tag", "output_dir", "checkpoint_dir"}
 )
-#: The result of ``get_world_size()``, and of ``range`` over it.
-WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+#: The argument with the members of the groups that a call creates.
+_MEMBERS = {"new_group": (0, "ranks"), "DeviceMesh": (1, "mesh")}
 
 
 def enter_collective(
@@ -79,6 +81,7 @@ def enter_collective(
     if collective.kind in ("send", "recv"):
         return _record_message(state, call, collective, group)
     _record_differing_arguments(call, collective, group)
+    record_operand_counts(state, call, collective, group_argument)
     if collective.kind == "sharded":
         _record_own_folder(state, call, collective)
     if collective.kind == "init":
@@ -89,8 +92,8 @@ def enter_collective(
         return UNIFORM
     first = arguments.node(0, collective.parameters[0]) if collective.parameters else None
     reduced_or_members = "grad" if isinstance(first, ast.Attribute) and first.attr == "grad" else ""
-    if collective.name == "new_group":
-        reduced_or_members = _new_group_members(state, call)
+    if collective.name in _MEMBERS:
+        reduced_or_members = _group_members(state, call, *_MEMBERS[collective.name])
     groups = group_argument.objects_of(ProcessGroup) if group_argument is not None else []
     members = groups[0].members if len(groups) == 1 else ()
     if not _exists_already(state, call, collective):
@@ -182,9 +185,9 @@ def _collective_argument(
     )
 
 
-def _new_group_members(state: InterpreterState, call: LibraryCall) -> str:
+def _group_members(state: InterpreterState, call: LibraryCall, position: int, name: str) -> str:
     """Return the members of a new group as text; record a marker if they depend on the rank."""
-    node, ranks = call.arguments.node(0, "ranks"), call.arguments.get(0, "ranks")
+    node, ranks = call.arguments.node(position, name), call.arguments.get(position, name)
     if node is None or ranks is None or ranks.const is None:
         return ""
     # a group of one rank needs no others: torch counts calls, not members

@@ -73,6 +73,8 @@ def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
     message = _lost_result(state, call) or _wrong_share(state, call) or _own_order(call)
     if message:
         record_habit(state, call.frame, call.node, *message)
+    elif call.name.endswith(".DistributedDataParallel"):
+        _record_device_ids(state, call)
     elif call.name in _DEVICE_CALLS or call.name in _DEVICE_METHODS:
         _record_device(state, call)
 
@@ -167,6 +169,16 @@ def _record_device(state: InterpreterState, call: LibraryCall) -> None:
     node, value = call.arguments.node(at, "index"), call.arguments.get(at, "index")
     if node is not None and value is not None and _is_global_rank(value):
         record_habit(state, call.frame, call.node, "habit-device", _device_message(state, node))
+
+
+def _record_device_ids(state: InterpreterState, call: LibraryCall) -> None:
+    """Record the global rank as the only GPU that DDP uses."""
+    listed, node = call.arguments.get(1, "device_ids"), call.arguments.node(1, "device_ids")
+    items = listed.items if listed is not None else None
+    if items and len(items) == 1 and isinstance(node, ast.List) and _is_global_rank(items[0]):
+        record_habit(
+            state, call.frame, call.node, "habit-device", _device_message(state, node.elts[0])
+        )
 
 
 def record_device_name(

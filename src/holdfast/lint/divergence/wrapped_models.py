@@ -63,14 +63,17 @@ def is_optimizer_class(name: str) -> bool:
     return _OPTIMIZER_CLASS.match(name) is not None
 
 
-def record_sharded_after(state: InterpreterState, call: LibraryCall) -> None:
+def record_sharded_after(
+    state: InterpreterState, call: LibraryCall, *, in_place: bool = False
+) -> None:
     """Record a model that FSDP shards after an optimizer got its parameters.
 
+    ``in_place``: the object stays the same, so that only the order in one function shows it.
     Source: torch.distributed.fsdp.FullyShardedDataParallel (2.13.0), docstring: the optimizer must
-    be initialized after the module is wrapped.
+    be initialized after the module is wrapped; fully_shard replaces parameters by DTensors.
     """
     state.summaries.record_read("<optimized>", "")
-    own = model_object(call.arguments.get(0, "module"))
+    own = None if in_place else model_object(call.arguments.get(0, "module"))
     optimizer = state.optimized_models.get(own) if own is not None else None
     if optimizer is None:
         home = model_home(call.frame, call.arguments.node(0, "module"))

@@ -28,8 +28,10 @@ from holdfast.lint.abstract_state.abstract_objects import (
     Instance,
     ModuleObject,
     RankTest,
-    element_of,
     is_callable,
+)
+from holdfast.lint.abstract_state.elements import (
+    element_of,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS

@@ -33,6 +33,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     COUNT,
     LAUNCHER_RANK,
@@ -43,12 +44,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
     TRIMMED,
     WHOLE_SIZE,
     FunctionObject,
-    LibraryInstance,
     LibraryMethod,
     RankTest,
     TupleElements,
     as_text,
     dict_entries,
+    operand_marks,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.process_stamps import (
@@ -61,9 +62,9 @@ from holdfast.lint.abstract_state.shares import (
     rounds_up,
 )
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import ALL_RANKS
 from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
+from holdfast.lint.divergence.operand_counts import product_per_rank
 from holdfast.lint.divergence.orders import record_share_of_whole
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
@@ -80,7 +81,6 @@ _RANK_QUERY = re.compile(r"(?:^|\.)get_rank\(\)$|['\"]RANK['\"]")
 _LOCAL_COUNT_NAMES = re.compile(r"(?:^|[._])(?:kls?|pos|npos|positives|num_fg|valid)$")
 _ORDER_COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
 _SELECTED_KINDS = frozenset({TaintKind.OWN})
-_PRESERVED = (BATCH, RANK_TEXT)
 _PROGRESS_BARS = frozenset({"tqdm", "trange", "track", "progress_bar"})
 
 
@@ -136,12 +136,6 @@ class ExpressionEvaluator:
     def _binary(self, frame: Frame, node: ast.BinOp) -> Value:
         left, right = self.state.evaluate(frame, node.left), self.state.evaluate(frame, node.right)
         objects = (*left.objects, *right.objects)
-        outputs = tuple(
-            obj
-            for obj in objects
-            if isinstance(obj, LibraryInstance)
-            and (obj.name.startswith("output:") or obj in _PRESERVED)
-        )
         if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
         if is_share_length(frame, node, left, right):
@@ -157,10 +151,11 @@ class ExpressionEvaluator:
             combine_values(left, right),
             agreed=left.agreed or right.agreed,
             objects=(
-                *outputs[:1],
+                *operand_marks((left, right)),
                 *masks,
                 *padded,
                 *products,
+                *product_per_rank(node, left, right),
                 *((number,) if number is not None else ()),
                 *_text_stamps(objects),
             ),
@@ -210,7 +205,11 @@ class ExpressionEvaluator:
             control = merge_taint(control, as_test(value).content)
             truth = truth_value(value)
             if truth is not None and truth is isinstance(node.op, ast.Or):
-                return value if at == 0 else constant_value(truth)
+                if at == 0:
+                    return value
+                if isinstance(value.const, bool):
+                    return constant_value(truth)
+                break  # ``found or 3``: the operands so far, or this one
         open_ones = [value for value in values if truth_value(value) is None]
         if not open_ones:
             return values[-1]
@@ -262,6 +261,8 @@ class ExpressionEvaluator:
         )
         if not content and _is_local_count(node, values[0]):
             content = self.state.taint_source(frame, TaintKind.NAMED, node)
+        if not content and _is_batch_element(node, values[0]):
+            content = self.state.taint_source(frame, TaintKind.DATA, node)
         if COUNT in values[0].objects and _compares_with_empty(operator_node, values[1].const):
             content = merge_taint(content, self.state.taint_source(frame, TaintKind.DATA, node))
         # the clock decides, whatever the limit
@@ -427,6 +428,21 @@ def _is_local_count(node: ast.Compare, left: Value) -> bool:
     return isinstance(node.ops[0], _ORDER_COMPARISONS) and bool(
         _LOCAL_COUNT_NAMES.search(dotted_name(node.left))
     )
+
+
+def _is_batch_element(node: ast.Compare, left: Value) -> bool:
+    """Return True for a comparison of one element of a batch with a number: ``y[0] % 2 == 0``."""
+    if BATCH not in left.objects or left.agreed:
+        return False
+    operand = node.left.left if isinstance(node.left, ast.BinOp) else node.left
+    match operand, node.comparators:
+        case (
+            ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int())),
+            [ast.Constant(value=int() | float())],
+        ):
+            return True
+        case _:
+            return False
 
 
 def _compares_with_empty(operator_node: ast.cmpop, other: object) -> bool:

@@ -37,6 +37,9 @@ from holdfast.lint.abstract_state.abstract_objects import (
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.elements import (
+    with_held_data,
+)
 from holdfast.lint.abstract_state.process_stamps import (
     ProcessStamp,
     stamps_of,
@@ -44,9 +47,12 @@ from holdfast.lint.abstract_state.process_stamps import (
 )
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
+from holdfast.lint.divergence.operand_counts import parts_of_size
 from holdfast.lint.divergence.random_states import READS_STATE, record_random_state
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
+from holdfast.lint.framework_calls import METRICS
+from holdfast.lint.library_models import own_files
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
 from holdfast.lint.library_models.meshes import new_mesh
@@ -85,13 +91,6 @@ _SEEDED_BY_SYSTEM = frozenset(
 )
 
 
-#: Calls that create a mesh, and the groups along its dimensions.
-_MESHES = {
-    f"torch.distributed.{home}init_device_mesh": library.CALLS[
-        "torch.distributed.device_mesh.init_device_mesh"
-    ]
-    for home in ("", "device_mesh.")
-}
 #: Classes of transformers that are models, not tokenizers or configurations.
 _LOADED_MODEL = re.compile(r"transformers\.(?:AutoModel|\w+For[A-Z])\w*\.from_pretrained$")
 #: Arguments with which a model is quantised, and not partitioned while it is loaded.
@@ -110,7 +109,7 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     known = function_model(call.name)
     if known is not None:
         return known(state, call)
-    if call.name.startswith("torchmetrics."):
+    if call.name.startswith(METRICS):
         local_only = call.arguments.is_constant("sync_on_compute", answer=False)
         return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
     if _is_partitioned(state, call):
@@ -125,7 +124,9 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     record_call(state, call)
     record_seed(state, call)
     record_random_state(state, call)
-    value = with_random_taint(state, call, _unlisted_call(state, call))
+    value = own_files.with_own_rows(
+        state, call, with_random_taint(state, call, _unlisted_call(state, call))
+    )
     if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
         value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
     return value
@@ -154,9 +155,11 @@ def _created_object(call: LibraryCall) -> LibraryInstance | None:
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     name = call.name
     collective = library.CALLS.get(name) or library.DERIVED_CALLS.get(name)
-    if name in _MESHES:
-        call_collective(state, call, collective or _MESHES[name])
-        return Value(objects=(new_mesh(call),))
+    if collective is not None and name in library.MESHES:
+        # ``_init_backend=False``: a layout without groups
+        if not call.arguments.is_constant("_init_backend", answer=False):
+            call_collective(state, call, collective)
+        return Value(objects=(new_mesh(state, call),))
     if collective is not None:
         return call_collective(state, call, collective)
     class_name = library.CLASSES.get(name) or library.DERIVED_CLASSES.get(name)
@@ -175,6 +178,7 @@ def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
         stamps = stamps_of((Value(sources),)) if name in _TEXTS else ()
         return Value(
             sources,
+            length=own_files.own_length(state, call, call.first("path")) if listed else (),
             order=state.taint_source(call.frame, TaintKind.ORDER, call.node) if listed else (),
             objects=(LAUNCHER_RANK,) if numbered else stamps or _position(state, call),
         )
@@ -216,7 +220,7 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         call.arguments.named[name] for name in _PLACEMENT_ARGUMENTS if name in call.arguments.named
     ]
     values = [
-        value
+        with_held_data(value)
         for value in call.arguments.all_values
         if not any(value is placement for placement in placements)
     ]
@@ -228,7 +232,8 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         sizes = _size_arguments(last, call.arguments)
         pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
         length = merge_taint(*(size.content for size in sizes))
-        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads))
+        parts = parts_of_size(sizes[0]) if sizes and last != "arange" else ()
+        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads, *parts))
     if last in _JOINING_FUNCTIONS:
         pieces = call.arguments.positional or values  # ignore the device= of another tensor
         length = merge_length(pieces)
@@ -275,7 +280,7 @@ def _computed_value(
     named: tuple[LibraryInstance | ProcessStamp, ...] = stamps_of(values)
     if any(RANK_TEXT in value.objects for value in values):
         named = (RANK_TEXT, *named)
-    if not named and call.name.startswith("torch.") and not is_class_name(last):
+    if not named and call.name.startswith(("torch.", "numpy.")) and not is_class_name(last):
         named = (*model_outputs(values), *_batch_objects(values))
     functions = tuple(
         obj for value in values for obj in value.objects if isinstance(obj, FunctionObject)

@@ -32,6 +32,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     BOUNDED,
     CONTAINED,
@@ -42,6 +43,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     RANK_SHARE,
     RANK_TEXT,
     WHOLE_SIZE,
+    WORLD_SIZE,
     ClassObject,
     GuardedCallable,
     Instance,
@@ -50,23 +52,29 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ModuleObject,
     TupleElements,
-    element_of,
     is_callable,
-    is_whole_data_set,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.elements import (
+    element_of,
+    is_whole_data_set,
+    with_held_data,
+)
 from holdfast.lint.abstract_state.process_stamps import (
     ProcessStamp,
     stamps_of,
 )
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.divergence.group_numbers import group_number, single_number
 from holdfast.lint.divergence.orders import record_unordered_share
-from holdfast.lint.library_models import frameworks
-from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
+from holdfast.lint.library_models import frameworks, own_files
+from holdfast.lint.library_models.classes import (
+    deepspeed_engine,
+    fully_shard,
+    synchronize_norms,
+)
 from holdfast.lint.library_models.records import (
     changed_copy,
     named_tuple,
@@ -125,6 +133,24 @@ def _next(_: InterpreterState, call: LibraryCall) -> Value:
     return replace(join_values((value, default)), absent=merge_taint(value.absent, over.length))
 
 
+def _filter(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the elements that pass a test: how many depends on their content."""
+    over = call.arguments.get(1, "iterable")
+    if over is None:
+        return UNKNOWN
+    one = element_of(over)
+    tested = (
+        state.taint_source(call.frame, TaintKind.DATA, call.node) if BATCH in one.objects else ()
+    )
+    return replace(
+        over,
+        length=merge_taint(over.length, one.content, tested),
+        items=None,
+        const=NO_CONSTANT,
+        known=False,
+    )
+
+
 def _sorted(_: InterpreterState, call: LibraryCall) -> Value:
     return replace(call.first(), order=(), const=NO_CONSTANT)
 
@@ -161,7 +187,7 @@ def _same_model(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
-    values = call.arguments.all_values
+    values = [with_held_data(value) for value in call.arguments.all_values]
     content = merge_content(values)
     if call.name == "sum":
         content = merge_taint(content, *(value.length for value in values))
@@ -418,13 +444,15 @@ _BUILTINS: dict[str, FunctionModel] = {
     "list": _first_argument, "tuple": _first_argument, "reversed": _first_argument,
     "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
-    "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
-    "slice": _slice, "super": _super, "open": _unknown, "getattr": _getattr, "divmod": _divmod,
+    "abs": _scalar, "dict": _dict, "filter": _filter, "enumerate": _enumerate, "zip": _zip,
+    "isinstance": _isinstance,
+    "slice": _slice, "super": _super, "open": own_files.open_file, "getattr": _getattr,
+    "divmod": _divmod,
     "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
     "tempfile.TemporaryDirectory": _new_path, "tempfile.mkdtemp": _new_path,
     "tempfile.NamedTemporaryFile": _new_path,
     "torch.compile": _same_model, "torch.jit.script": _same_model,
-    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same_model,
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": synchronize_norms,
     "copy.deepcopy": same_object, "dataclasses.replace": changed_copy,
 }  # fmt: skip
 #: By last name, as several libraries export them.

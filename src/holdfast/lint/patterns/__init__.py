@@ -26,11 +26,14 @@ text search.
   loader_workers         streams that all workers of a loader read as a whole
   running_sums           totals that are summed over ranks while they still count
   skipped_modules        parts of a model that a rank's batch leaves out
+  device_habits          loads onto GPU 0, tensors on the CPU, CUDA before a fork
   changed_models         parameters that change after their model was wrapped
   omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
   by_name                what names alone reveal
   framework_habits       schedules, gathers, hooks and starts of training frameworks
+  lost_results           edits, predictions, states and gradients that a rank loses
+  open_keys              collectives for keys that a rank's data added
   failed_scores          failed evaluations that count as 0
 """
 
@@ -42,6 +45,7 @@ from contextlib import suppress
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.batch_shapes import find_batch_shapes
 from holdfast.lint.patterns.changed_models import find_changed_models
+from holdfast.lint.patterns.device_habits import find_device_habits
 from holdfast.lint.patterns.epochs import find_missing_epochs
 from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
@@ -49,8 +53,10 @@ from holdfast.lint.patterns.framework_habits import find_framework_habits
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loader_workers import find_loader_workers
 from holdfast.lint.patterns.loops import find_loop_patterns
+from holdfast.lint.patterns.lost_results import find_lost_results
 from holdfast.lint.patterns.monitored_values import find_unseen_monitors
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
+from holdfast.lint.patterns.open_keys import find_open_keys
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
 from holdfast.lint.patterns.repeated_averages import find_repeated_averages
@@ -101,6 +107,9 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_running_sums(modules, names)
         yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
+        yield from find_device_habits(modules)
+        yield from find_lost_results(modules)
+        yield from find_open_keys(modules)
         yield from find_file_races(modules, names)
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)

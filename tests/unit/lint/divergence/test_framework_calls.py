@@ -162,6 +162,24 @@ GUARDED = {
         "import ignite.distributed as idist\n",
         "total = model.mean()\n    if idist.get_rank() == 0:\n        idist.all_reduce(total)",
     ),
+    "PPO statistics": (
+        "from trl import PPOTrainer\n",
+        (
+            "trainer = PPOTrainer(model)\n    if trainer.accelerator.is_main_process:\n        "
+            "trainer.log_stats({}, {}, model)"
+        ),
+    ),
+    "an experimental trainer": (
+        "from trl.experimental.gkd import GKDTrainer\n",
+        (
+            "trainer = GKDTrainer(model)\n    if trainer.is_world_process_zero():\n        "
+            "trainer.evaluate()"
+        ),
+    ),
+    "a metric of ignite": (
+        "import ignite.distributed as idist\nfrom ignite.metrics import Accuracy\n",
+        "metric = Accuracy()\n    if idist.get_rank() == 0:\n        print(metric.compute())",
+    ),
     "a metric on a device": (
         "import torchmetrics\nimport torch.distributed as dist\n",
         (
@@ -491,3 +509,38 @@ def save(state, step):
 def test_a_sharded_checkpoint_has_one_folder(agree, folder, count):
     found = rules_of(FOLDER.format(agree=agree, folder=folder))
     assert len([line for _, _, line in found if line == 9]) == count
+
+
+HELD_MODEL = """
+from transformers import Trainer, TrainerCallback, TrainingArguments
+import torch
+
+class Samples(TrainerCallback):
+    def __init__(self, trainer, batch):
+        self.trainer, self.batch = trainer, batch
+
+    def on_log(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            print(self.trainer.{attribute}(**self.batch))
+
+def main(model, batch):
+    trainer = Trainer(model, TrainingArguments("out", {setting}))
+    trainer.add_callback(Samples(trainer, batch))
+    trainer.train()
+    if trainer.is_world_process_zero():
+        torch.save(trainer.{saved}.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "saved", "setting", "lines"),
+    [
+        ("model", "model", 'fsdp="full_shard"', [11, 18]),
+        ("model_wrapped", "model_wrapped", 'fsdp="full_shard"', [11, 18]),
+        ("tokenizer", "tokenizer", 'fsdp="full_shard"', []),
+        ("model", "model", "bf16=True", []),
+    ],
+)
+def test_the_model_that_a_trainer_holds(attribute, saved, setting, lines):
+    text = HELD_MODEL.format(attribute=attribute, saved=saved, setting=setting)
+    assert sorted({line for _, _, line in rules_of(text)}) == lines

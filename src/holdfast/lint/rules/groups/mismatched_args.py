@@ -22,8 +22,8 @@ RULE = Rule(
     what_it_does=(
         "Finds collectives whose tensor has a shape that differs between ranks, or an element "
         "type, if it is made from `1.0 if rank == 0 else 0`. Advice: broadcasts of what the root "
-        "sizes by its data into a buffer of fixed size, and collectives without the one group that "
-        "their function gets or their class creates."
+        "sizes by its data into a buffer of fixed size, tensors on the CPU that NCCL gets, and "
+        "collectives without the one group that their function gets or their class creates."
     ),
     known_misses=(
         "Shapes returned by libraries. In a broadcast, shapes that depend on nothing but the rank: "
