@@ -24,6 +24,7 @@ text search.
   sums                   sums over ranks that nothing divides
   repeated_averages      averages divided twice, sums taken twice, means gathered as samples
   loader_workers         streams that all workers of a loader read as a whole
+  step_counts            schedules that count the steps of one process
   running_sums           totals that are summed over ranks while they still count
   skipped_modules        parts of a model that a rank's batch leaves out
   device_habits          loads onto GPU 0, tensors on the CPU, CUDA before a fork
@@ -67,6 +68,7 @@ from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.sharded_saves import find_sharded_saves
 from holdfast.lint.patterns.shards import find_shard_patterns
 from holdfast.lint.patterns.skipped_modules import find_skipped_modules
+from holdfast.lint.patterns.step_counts import find_step_counts
 from holdfast.lint.patterns.sums import find_lost_shares
 from holdfast.lint.patterns.swallowed_failures import find_swallowed_failures
 from holdfast.lint.sources.modules import Module, SymbolTable
@@ -116,6 +118,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_unseen_monitors(modules)
         yield from find_sampler_groups(modules)
         yield from find_loader_workers(modules)
+        yield from find_step_counts(modules)
         yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
         yield from find_sharded_saves(modules)
