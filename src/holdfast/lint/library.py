@@ -419,8 +419,6 @@ CLASSES: dict[str, str] = {
             "Schedule1F1B",
             "ScheduleGPipe",
             "ScheduleInterleaved1F1B",
-            "ScheduleLoopedBFS",
-            "ScheduleInterleavedZeroBubble",
             "ScheduleZBVZeroBubble",
         )
     },
