@@ -335,6 +335,10 @@ PADDING = LibraryInstance("padding")
 TRIMMED = LibraryInstance("trimmed")
 #: A boolean mask over elements.
 MASK = LibraryInstance("mask")
+#: A data set of which a library gave each rank its share.
+RANK_SHARE = LibraryInstance("rank share")
+#: The size of a data set of which the rank's loader has a share.
+WHOLE_SIZE = LibraryInstance("whole size")
 #: The state of a generator of random numbers in this process.
 RANDOM_STATE = LibraryInstance("random state")
 

@@ -42,6 +42,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     RANK_COMPARISONS,
     RANK_TEXT,
     TRIMMED,
+    WHOLE_SIZE,
     FunctionObject,
     LibraryMethod,
     RankTest,
@@ -65,6 +66,7 @@ from holdfast.lint.divergence.divided_sums import record_division
 from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
 from holdfast.lint.divergence.operand_counts import product_per_rank
+from holdfast.lint.divergence.orders import record_share_of_whole
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -141,6 +143,8 @@ class ExpressionEvaluator:
             record_division(self.state, frame, node, left, right)
         if is_share_length(frame, node, left, right):
             return UNKNOWN
+        if isinstance(node.op, ast.Div) and WHOLE_SIZE in right.objects:
+            record_share_of_whole(self.state, frame, node, left)
         masks = (MASK,) if MASK in objects else ()
         # ``order + order[: total - len(order)]``
         padded = (TRIMMED,) if isinstance(node.op, ast.Add) and TRIMMED in right.objects else ()

@@ -46,7 +46,7 @@ from holdfast.lint.divergence.failures import (
     record_user_failure,
     variable_names,
 )
-from holdfast.lint.divergence.misused_values import record_filtered_share
+from holdfast.lint.divergence.orders import record_filtered_share
 from holdfast.lint.divergence.single_process import (
     as_uniform,
     checks_multiple_among_others,

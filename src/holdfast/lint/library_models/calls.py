@@ -85,6 +85,10 @@ _KNOWN_LIBRARIES = LIBRARIES | {"torch", "numpy", "math", "os", "time", "threadi
 _SEEDED_CONSTRUCTORS = frozenset(
     {"default_rng", "Generator", "Random", "RandomState", "manual_seed"}
 )
+#: Generators that take their seed from the system if none is passed.
+_SEEDED_BY_SYSTEM = frozenset(
+    {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random"}
+)
 
 
 #: Classes of transformers that are models, not tokenizers or configurations.
@@ -247,6 +251,8 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         order = merge_taint(*(value.order for value in values))
         return Value(content, order=order, known=False, objects=(LibraryInstance("pieces"),))
     if last in _SEEDED_CONSTRUCTORS:
+        if call.name in _SEEDED_BY_SYSTEM and not values:
+            return Value(state.taint_source(call.frame, TaintKind.DATA, call.node))
         return Value(seed_taint(content))
     return _computed_value(state, call, values, last)
 

@@ -14,6 +14,7 @@ from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
     NO_CONSTANT,
     NONE_OBJECT,
+    RANK_KINDS,
     ROUNDED_UP,
     UNIFORM,
     UNKNOWN,
@@ -28,6 +29,7 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     merge_content,
     merge_taint,
+    taint_kinds,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
@@ -40,7 +42,9 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LOCAL_SIZE,
     PADDING,
     PROGRESS_BAR,
+    RANK_SHARE,
     RANK_TEXT,
+    WHOLE_SIZE,
     WORLD_SIZE,
     ClassObject,
     GuardedCallable,
@@ -57,6 +61,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.elements import (
     element_of,
+    is_whole_data_set,
     with_held_data,
 )
 from holdfast.lint.abstract_state.process_stamps import (
@@ -67,7 +72,7 @@ from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import group_scope
 from holdfast.lint.divergence.group_numbers import group_number, single_number
-from holdfast.lint.divergence.misused_values import record_unordered_share
+from holdfast.lint.divergence.orders import record_unordered_share
 from holdfast.lint.library_models import frameworks, own_files
 from holdfast.lint.library_models.classes import (
     deepspeed_engine,
@@ -93,6 +98,8 @@ def _len(_: InterpreterState, call: LibraryCall) -> Value:
     value = call.first()
     if value.items is not None:
         return constant_value(len(value.items))
+    if is_whole_data_set(value):
+        return Value(content=value.length, known=value.known, objects=(WHOLE_SIZE,))
     return Value(
         content=value.length, known=value.known, objects=(COUNT,) if BATCH in value.objects else ()
     )
@@ -413,6 +420,13 @@ def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
     return UNIFORM
 
 
+def _split_by_node(_: InterpreterState, call: LibraryCall) -> Value:
+    """Model ``split_dataset_by_node``: a share of the data, if the rank is passed."""
+    value, rank = call.first("dataset"), call.arguments.get(1, "rank")
+    own = rank is not None and bool(taint_kinds(rank.content) & RANK_KINDS)
+    return replace(value, known=False, objects=(RANK_SHARE,) if own else value.objects)
+
+
 def _new_path(state: InterpreterState, call: LibraryCall) -> Value:
     sources = state.taint_source(call.frame, TaintKind.HOST, call.node)
     return Value(objects=(RANK_TEXT, *map(ProcessStamp, sources)))
@@ -455,6 +469,7 @@ _EXPORTED_NAMES: dict[str, FunctionModel] = {
     "get_world_size": _world_size, "is_initialized": _uniform, "is_available": _uniform,
     "initialize": _initialize, "fully_shard": fully_shard, "getenv": _getenv, "partial": _partial,
     "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
+    "split_dataset_by_node": _split_by_node,
     "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
     "namedtuple": named_tuple, "SimpleNamespace": namespace, "Namespace": namespace,
     "create_supervised_trainer": frameworks.supervised_engine,

@@ -466,6 +466,7 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "set_epoch": _set_epoch, "prepare": frameworks.prepare, "setup": frameworks.setup, "map": _map,
     "format": _format, "start": _start,
     "apply": _apply,
+    "seed": random_numbers.seed_by_system,
     "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
     "permutation": random_numbers.permutation, "bool": tensor_methods.as_mask,
     "done": tensor_methods.done, "is_completed": tensor_methods.done,
