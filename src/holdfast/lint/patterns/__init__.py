@@ -51,7 +51,10 @@ from holdfast.lint.patterns.framework_habits import find_framework_habits
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.lost_results import find_lost_results
-from holdfast.lint.patterns.monitored_values import find_unseen_monitors
+from holdfast.lint.patterns.monitored_values import (
+    find_own_monitors,
+    find_unseen_monitors,
+)
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
 from holdfast.lint.patterns.open_keys import find_open_keys
 from holdfast.lint.patterns.process_groups import find_group_patterns
@@ -109,6 +112,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)
         yield from find_unseen_monitors(modules)
+        yield from find_own_monitors(modules)
         yield from find_sampler_groups(modules)
         yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
