@@ -167,9 +167,17 @@ CALLS |= {
     for home, names in _SHARDED.items()
     for name in names
 }
-CALLS["torch.distributed.device_mesh.init_device_mesh"] = _collective(
-    "init_device_mesh", "device_type mesh_shape", kind="creation"
+_MESHES = (
+    _collective("init_device_mesh", "device_type mesh_shape", kind="creation"),
+    _collective("DeviceMesh", "device_type mesh", kind="creation"),
 )
+#: Calls that create a mesh, and the groups along its dimensions on all ranks.
+MESHES = {
+    f"torch.distributed.{home}{collective.name}": collective
+    for home in ("", "device_mesh.", "tensor.", "_tensor.")
+    for collective in _MESHES
+}
+CALLS |= MESHES
 CALLS["deepspeed.comm.init_distributed"] = _collective("init_process_group", "backend", kind="init")
 CALLS["deepspeed.init_distributed"] = _collective("init_process_group", "backend", kind="init")
 CALLS["torch.distributed.init_process_group"] = _collective(

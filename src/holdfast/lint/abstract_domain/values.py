@@ -58,6 +58,8 @@ _TRANSIENT = frozenset({
 })  # fmt: skip
 
 
+#: What a process takes from its own clock, host or number.
+PROCESS_KINDS = frozenset({TaintKind.TIME, TaintKind.HOST})
 #: Taint by a rank's number; and by an element that it selects.
 RANK_KINDS = frozenset({TaintKind.RANK, TaintKind.LOCAL_RANK})
 RANK_OR_SELECTED = RANK_KINDS | {TaintKind.OWN}
@@ -295,12 +297,20 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         element_length=element_length,
         absent=_join_absences(candidates, selector),
         known=all(value.known for value in candidates),
-        objects=_join_objects(candidates, selector)[:MAX_OBJECTS],
+        objects=_join_objects(
+            candidates if items is not None else [*map(_with_contained, candidates)], selector
+        )[:MAX_OBJECTS],
         items=items,
         agreed=agreed and not selector,
         stored_in=tuple(dict.fromkeys(homes))[:MAX_OBJECTS],
         ragged=_join_ragged(candidates, selector),
     )
+
+
+def _with_contained(value: Value) -> Value:
+    """Return a list with the objects in it, which must not be lost with its length."""
+    inner = [obj for item in value.items or () for obj in item.objects if obj != NONE_OBJECT]
+    return msgspec.structs.replace(value, objects=(*value.objects, *inner)) if inner else value
 
 
 def _join_items(candidates: Sequence[Value], selector: Taint) -> tuple[Value, ...] | None:

@@ -11,17 +11,22 @@ from typing import Any
 import msgspec
 
 from holdfast.lint.abstract_domain.values import (
+    MAX_OBJECTS,
+    PROCESS_KINDS,
     RANK_OR_SELECTED,
     UNKNOWN,
+    UNKNOWN_OBJECT,
     DictEntries,
     NumberTypes,
     OpenDict,
     SitedObject,
     Taint,
     TaintKind,
+    TaintSource,
     Value,
     as_selection,
     join_values,
+    merge_taint,
     taint_kinds,
 )
 from holdfast.lint.sources.modules import Class, Function, Module
@@ -171,6 +176,68 @@ class GroupNumber(msgspec.Struct, frozen=True):
     wraps: bool = False
 
 
+#: The result of ``get_world_size()``, and of ``range`` over it.
+WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+
+
+class OnePerRank(msgspec.Struct, frozen=True):
+    """A list or tensor with a part for each rank: ``size`` is their number, or None if unknown.
+
+    It is :data:`WORLD_SIZE`, or a :class:`GroupNumber`. ``repeated``: all parts of the list are
+    one object.
+    """
+
+    size: Any
+    repeated: bool = False
+
+
+class ProcessStamp(msgspec.Struct, frozen=True):
+    """What a process took from its own clock, host or number, as attributes drop that taint.
+
+    ``is_text``: it is text, such as a name of a folder.
+    """
+
+    source: TaintSource
+    is_text: bool = True
+
+
+def stamps_of(values: Iterable[Value]) -> tuple[ProcessStamp, ...]:
+    """Return the stamp of a text or path that is made from these values; ``()`` without one."""
+    for value in values:
+        for obj in value.objects:
+            if isinstance(obj, ProcessStamp):
+                return (obj if obj.is_text else ProcessStamp(obj.source),)
+        for source in value.content:
+            if source.kind in PROCESS_KINDS and not value.agreed:
+                return (ProcessStamp(source),)
+    return ()
+
+
+def process_sources(value: Value) -> Taint:
+    """Return why each process has another path: its own clock, host or number."""
+    named = tuple(obj.source for obj in value.objects_of(ProcessStamp) if obj.is_text)
+    return named + tuple(source for source in value.content if source.kind in PROCESS_KINDS)
+
+
+def with_stamp(value: Value) -> Value:
+    """Return a value for an attribute, marked if its process has it from its own clock or host."""
+    if not value.content or any(isinstance(obj, ProcessStamp) for obj in value.objects):
+        return value
+    own = [source for source in value.content if source.kind in PROCESS_KINDS]
+    if not own:
+        return value
+    objects = value.objects or (UNKNOWN_OBJECT,) if value.absent else value.objects
+    stamp = ProcessStamp(own[0], is_text=False)
+    return msgspec.structs.replace(value, objects=(*objects[: MAX_OBJECTS - 1], stamp))
+
+
+def without_stamps(value: Value) -> Value:
+    """Return a value on which ranks have agreed."""
+    kept = tuple(obj for obj in value.objects if not isinstance(obj, ProcessStamp))
+    same = len(kept) == len(value.objects)
+    return value if same else msgspec.structs.replace(value, objects=kept)
+
+
 class Multiple(msgspec.Struct, frozen=True):
     """A number that another one divides, by its source text: ``count // size * size``."""
 
@@ -180,12 +247,14 @@ class Multiple(msgspec.Struct, frozen=True):
 class DeviceMesh(msgspec.Struct, frozen=True):
     """A device mesh or a part of it, by the names of its dimensions; ``()`` if they are unknown.
 
-    ``origin`` is the place of its creation, ``whole``: it contains all ranks.
+    ``origin`` is the place of its creation, ``whole``: it contains all ranks. ``split``: there are
+    several groups along each dimension, unless that one contains all ranks.
     """
 
     origin: str
     names: tuple[str, ...]
     whole: bool = True
+    split: bool = True
 
 
 class RankTest(msgspec.Struct, frozen=True):
@@ -300,6 +369,8 @@ BATCH = LibraryInstance("batch")
 SHARD = LibraryInstance("shard")
 #: A model that is sharded if the program configures it so.
 CONFIGURED_MODEL = LibraryInstance("wrapped:configured")
+#: Marks a list that holds rank-local data; ``wrapped`` has the value of its elements.
+HELD = "held"
 #: The number of elements in a batch or in part of it.
 COUNT = LibraryInstance("count")
 #: The number of extra iterations a rank needs to reach an agreed count.
@@ -308,6 +379,8 @@ PADDING = LibraryInstance("padding")
 TRIMMED = LibraryInstance("trimmed")
 #: A boolean mask over elements.
 MASK = LibraryInstance("mask")
+#: The state of a generator of random numbers in this process.
+RANDOM_STATE = LibraryInstance("random state")
 
 
 def as_text(value: Value, objects: tuple[Any, ...] = ()) -> Value:
@@ -316,8 +389,9 @@ def as_text(value: Value, objects: tuple[Any, ...] = ()) -> Value:
     content = tuple(
         source for source in as_selection(value.content) if source.kind is not TaintKind.DATA
     )
+    stamps = stamps_of((value,)) or tuple(obj for obj in objects if isinstance(obj, ProcessStamp))
     return msgspec.structs.replace(
-        value, content=content, objects=(RANK_TEXT,) if has_rank else objects[:1]
+        value, content=content, objects=((RANK_TEXT,) if has_rank else objects[:1]) + stamps[:1]
     )
 
 
@@ -354,6 +428,50 @@ def model_outputs(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
     return tuple(item for item in instances if item.name.startswith("output:"))[:1]
 
 
+def operand_marks(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
+    """Return what the result of an operator keeps of its operands: a model's output or a mark.
+
+    A sum with a batch, or with the number of its elements, depends on the rank's data.
+    """
+    instances = (
+        obj for value in values for obj in value.objects if isinstance(obj, LibraryInstance)
+    )
+    return tuple(
+        obj for obj in instances if obj.name.startswith("output:") or obj in (BATCH, RANK_TEXT)
+    )[:1]
+
+
+def held_data(value: Value) -> tuple[LibraryInstance, ...]:
+    """Return the mark of a list to which rank-local data are added; the list is never emptier.
+
+    Tests of a list usually ask for emptiness, which the data do not decide.
+    """
+    data = tuple(source for source in value.content if source.kind is TaintKind.DATA)
+    batch = (BATCH,) if BATCH in value.objects else ()
+    if not data and not batch:
+        return tuple(obj for obj in value.objects_of(LibraryInstance) if obj.name == HELD)
+    return (LibraryInstance(HELD, Value(data, known=False, objects=batch)),)
+
+
+def with_held_data(value: Value) -> Value:
+    """Return a list with the data that it holds, as its sum or one of its elements has them."""
+    held = [obj for obj in value.objects_of(LibraryInstance) if obj.name == HELD]
+    if not held:
+        return value
+    inner = [mark.wrapped for mark in held if mark.wrapped is not None]
+    return msgspec.structs.replace(
+        value,
+        content=merge_taint(value.content, *(item.content for item in inner)),
+        known=False,
+        objects=tuple(
+            dict.fromkeys(
+                [obj for obj in value.objects if obj not in held]
+                + [obj for item in inner for obj in item.objects]
+            )
+        ),
+    )
+
+
 def library_class_names(value: Value | None) -> list[str]:
     """Return the names of the library classes of which the value may be an instance."""
     return [obj.name for obj in value.objects_of(LibraryInstance)] if value is not None else []
@@ -384,6 +502,7 @@ def element_of(over: Value) -> Value:
     """Return one element of an iterable."""
     if over.items:
         return join_values(over.items)
+    over = with_held_data(over)
     several = join_rows(over)
     if several is not None:
         return several

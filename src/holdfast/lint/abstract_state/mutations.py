@@ -16,6 +16,7 @@ from holdfast.lint.abstract_domain.values import (
     Taint,
     TaintKind,
     Value,
+    combine_values,
     dict_of,
     is_rank_only,
     join_values,
@@ -26,16 +27,19 @@ from holdfast.lint.abstract_domain.values import (
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
+    HELD,
     TRIMMED,
     ClassObject,
     FunctionObject,
     GuardedCallable,
     Instance,
+    LibraryInstance,
     TupleElements,
     dict_entries,
     is_callable,
     mark_contained,
     model_outputs,
+    with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
@@ -214,6 +218,7 @@ def _contained_after(old: Value, objects: tuple[Any, ...], *, replaces: bool) ->
             )
         ),
         *model_outputs((Value(objects=objects),)),
+        *(obj for obj in objects if isinstance(obj, LibraryInstance) and obj.name == HELD),
         *((TRIMMED,) if TRIMMED in objects else ()),
     )
     return mark_contained(tuple(dict.fromkeys(contained)))[:MAX_OBJECTS]
@@ -223,6 +228,19 @@ def sort_in_place(state: InterpreterState, call: LibraryCall) -> None:
     """Give a list one order on all ranks."""
     if call.receiver_node is not None and call.receiver.order:
         store_mutation(state, call.frame, call.receiver_node, replace(call.receiver, order=()))
+
+
+def change_in_place(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the tensor that ``total.add_(value)`` changes, which then depends on both."""
+    changed = combine_values(*map(with_held_data, call.arguments.all_values))
+    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
+    batch = any(BATCH in value.objects for value in call.arguments.all_values)
+    change = replace(
+        changed, content=merge_taint(changed.content, data if batch else ()), length=()
+    )
+    if call.receiver_node is not None:
+        mutate(state, call.frame, call.receiver_node, change, grows=False)
+    return replace(combine_values(call.receiver, change), objects=call.receiver.objects)
 
 
 def _key_taint(state: InterpreterState, frame: Frame, node: ast.Subscript) -> Taint:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import PurePath
 
 from msgspec.structs import replace
 
+from holdfast.core.rank_table import SourceLine
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
@@ -16,12 +18,14 @@ from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     NumberTypes,
     TaintKind,
+    TaintSource,
     Value,
     is_rank_only,
     taint_kinds,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     COUNT,
     DeviceMesh,
@@ -29,6 +33,8 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ProcessGroup,
+    process_sources,
+    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
@@ -37,6 +43,7 @@ from holdfast.lint.abstract_state.mutations import store_mutation
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
 from holdfast.lint.divergence.group_members import group_kind, literal_ranks
+from holdfast.lint.divergence.operand_counts import record_operand_counts
 from holdfast.lint.library import CollectiveCall
 from holdfast.lint.sources.modules import last_name
 
@@ -50,9 +57,8 @@ _SPLITTING = frozenset({"new_subgroups", "new_subgroups_by_enumeration"})
 _FOLDERS = frozenset(
     {"checkpoint_id", "path", "filepath", "save_dir", "tag", "output_dir", "checkpoint_dir"}
 )
-_PROCESS_KINDS = frozenset({TaintKind.TIME, TaintKind.HOST})
-#: The result of ``get_world_size()``, and of ``range`` over it.
-WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+#: The argument with the members of the groups that a call creates.
+_MEMBERS = {"new_group": (0, "ranks"), "DeviceMesh": (1, "mesh")}
 
 
 def enter_collective(
@@ -73,6 +79,7 @@ def enter_collective(
     if collective.kind in ("send", "recv"):
         return _record_message(state, call, collective, group)
     _record_differing_arguments(call, collective, group)
+    record_operand_counts(state, call, collective, group_argument)
     if collective.kind == "sharded":
         _record_own_folder(state, call, collective)
     if collective.kind == "init":
@@ -83,8 +90,8 @@ def enter_collective(
         return UNIFORM
     first = arguments.node(0, collective.parameters[0]) if collective.parameters else None
     reduced_or_members = "grad" if isinstance(first, ast.Attribute) and first.attr == "grad" else ""
-    if collective.name == "new_group":
-        reduced_or_members = _new_group_members(state, call)
+    if collective.name in _MEMBERS:
+        reduced_or_members = _group_members(state, call, *_MEMBERS[collective.name])
     groups = group_argument.objects_of(ProcessGroup) if group_argument is not None else []
     members = groups[0].members if len(groups) == 1 else ()
     if not _exists_already(state, call, collective):
@@ -160,7 +167,7 @@ def _collective_result(
         )
     if call.arguments.is_constant("async_op", answer=True):
         return Value(objects=(LibraryInstance("work"),))
-    return UNIFORM
+    return Value(agreed=True) if call.name.startswith("accelerate.") else UNIFORM
 
 
 def _only_some_ranks(frame: Frame) -> bool:
@@ -176,9 +183,9 @@ def _collective_argument(
     )
 
 
-def _new_group_members(state: InterpreterState, call: LibraryCall) -> str:
+def _group_members(state: InterpreterState, call: LibraryCall, position: int, name: str) -> str:
     """Return the members of a new group as text; record a marker if they depend on the rank."""
-    node, ranks = call.arguments.node(0, "ranks"), call.arguments.get(0, "ranks")
+    node, ranks = call.arguments.node(position, name), call.arguments.get(position, name)
     if node is None or ranks is None or ranks.const is None:
         return ""
     # a group of one rank needs no others: torch counts calls, not members
@@ -217,19 +224,29 @@ def _record_own_folder(
         return
     for name in _FOLDERS.intersection((*collective.parameters, *call.arguments.named)):
         path = _collective_argument(call.arguments, collective, name)
-        own = [source for source in path.content if source.kind in _PROCESS_KINDS] if path else []
+        own = process_sources(path) if path is not None and not path.agreed else ()
         if own:
             message = (
-                f"each rank passes another {name} to {collective.name}, as it contains "
+                f"each rank passes another {name} to {collective.name} at "
+                f"{PurePath(call.location.file).name}:{call.location.line}, as it contains "
                 f"`{own[0].text}`: the parts of one checkpoint end in several folders; broadcast "
                 "that of rank 0"
             )
-            at, kind = call.location, "habit-name"
+            at = _origin(call, own[0])
+            kind = "habit-name"
             divergence = Divergence(
-                kind, at, at, call.name, tuple(own), detail=message, by_name=True
+                kind, at, call.location, call.name, own, detail=message, by_name=True
             )
             state.summaries.current.divergences.setdefault((kind, at), divergence)
             return
+
+
+def _origin(call: LibraryCall, source: TaintSource) -> SourceLine:
+    """Return where a name has to change: here, or where another function makes it."""
+    tree, file = call.frame.tree, call.frame.file
+    begin, end = getattr(tree, "lineno", 1), getattr(tree, "end_lineno", call.location.line)
+    here = source.file == file and begin <= source.line <= end and not isinstance(tree, ast.Module)
+    return call.location if here else SourceLine(source.file, source.line, "")
 
 
 def _record_differing_arguments(
@@ -283,7 +300,7 @@ def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -
         for element in node.elts:
             _mark_agreed(state, frame, element)
     if isinstance(node, (ast.Name, ast.Attribute)):
-        old = state.evaluate(frame, node)
+        old = without_stamps(state.evaluate(frame, node))
         objects = tuple(obj for obj in old.objects if obj not in (BATCH, COUNT))
         alike = replace(
             old, content=(), length=(), order=(), element_length=(), absent=(), objects=objects

@@ -162,7 +162,7 @@ class _OrderWalker:
                     self._report(kind, access, access, access.detail)
 
     def _by_one(self, access: FileAccess) -> None:
-        if access.clocked and access.name == "makes":
+        if access.clocked and access.name in ("makes", "writes"):
             self._clocked.append(access)
         for other in self._all:
             if access.name == "removes":
@@ -189,9 +189,14 @@ class _OrderWalker:
             self._one = [*self._one[-_MAX_ACCESSES:], access]
 
     def _by_all(self, access: FileAccess) -> None:
-        for other in self._clocked if access.clocked and access.name == "writes" else ():
-            if is_inside(other.detail, access.detail):
+        for other in self._clocked if access.clocked else ():
+            made = other.name == "makes" and access.name == "writes"
+            read = other.name == "writes" and access.name in ("reads", "lists")
+            if (made and is_inside(other.detail, access.detail)) or (
+                read and _touches(*sorted((other.detail, access.detail), key=len))
+            ):
                 self._report("clocked", access, other, other.detail)
+                break
         for other in self._one:
             changed = _change(other, access)
             if changed:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.lint import framework_calls, library
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
+    NONE_OBJECT,
     UNKNOWN,
     UNKNOWN_OBJECT,
     TaintKind,
@@ -41,6 +42,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     named_loader,
     open_entry,
+    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -92,6 +94,13 @@ def _may_be_of_program(obj: object, name: str) -> bool:
         and obj.name in _HOOK_OBJECTS
         and name not in library.METHODS.get(obj.name, {})
     )
+
+
+#: Fields of a batch, and of the results of ``topk`` and ``max``.
+_BATCH_FIELD = re.compile(
+    r"\w+_ids|labels?|targets?|\w*masks?|\w+_values|values|indices|x|y|tokens?|rewards?|images?"
+    r"|\w+_lengths?|lengths?|boxes|data"
+)
 
 
 class NameEvaluator:
@@ -227,7 +236,9 @@ class NameEvaluator:
             found = [self._object_attribute(frame, obj, base, name, node) for obj in others]
             values = [value for value in found if value is not None]
         if values:
-            return join_values(values)
+            # ``log = Recorder() if main else Silent()``: which method it is depends on the rank
+            chosen = len({obj.cls for obj in instances}) > 1 and NONE_OBJECT not in base.objects
+            return join_values(values, base.content if chosen else ())
         enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.objects
         if enumerated or name in _SIZE_ATTRIBUTES:
             return base if enumerated else Value(content=base.length, known=base.known)
@@ -367,8 +378,14 @@ class NameEvaluator:
             return Value(content=base.length, known=base.known)
         if owner == PROGRESS_BAR and name == "n" and wrapped is not None:
             return wrapped
-        if instance == BATCH and name == "shape":
-            return Value(content=base.length, known=False, objects=(COUNT,))
+        if instance == BATCH and (name == "shape" or _BATCH_FIELD.fullmatch(name)):
+            counts = name == "shape"
+            return Value(
+                base.length if counts else base.content,
+                () if counts else base.length,
+                known=False,
+                objects=(COUNT if counts else BATCH,),
+            )
         held = self._held_model(instance, name)
         if held is not None:
             return held
@@ -424,6 +441,8 @@ class NameEvaluator:
         if value is not None:
             if any(name in owner.agreed_attributes for owner in owners):
                 value = as_uniform(value)
+            if any(name in owner.shared_attributes for owner in owners):
+                value = without_stamps(value)
             return replace(value, stored_in=((cls, name), *value.stored_in)[:_MAX_STORED_IN])
         method = self.state.symbols.find_method(cls, name)
         if method is None:

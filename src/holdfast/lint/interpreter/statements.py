@@ -12,7 +12,6 @@ from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXITS,
     UNSHARED_EXIT,
     Branch,
-    EffectPath,
     ExitEffect,
     LoopEffect,
     Marker,
@@ -36,7 +35,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ProcessGroup,
     RankTest,
-    model_outputs,
+    operand_marks,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
@@ -73,6 +72,7 @@ from holdfast.lint.interpreter.branch_merge import (
 )
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
 from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.match_cases import as_tests
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
 from holdfast.lint.library_models.classes import UNSHARDED
 from holdfast.lint.library_models.training_steps import record_loss
@@ -93,6 +93,7 @@ class StatementExecutor:
         self.state = state
         self.recorder = recorder
         self._missing: dict[int, tuple[tuple[str, ...], tuple[str, ...], bool | None]] = {}
+        self._matches: dict[int, list[ast.stmt]] = {}
 
     def _expression(self, frame: Frame, node: ast.Expr) -> None:
         self.state.evaluate(frame, node.value)
@@ -164,7 +165,7 @@ class StatementExecutor:
         padded = (TRIMMED,) if TRIMMED in new.objects else ()
         value = replace(
             combine_values(old, new),
-            objects=old.objects if grown else (*model_outputs((old, new)), *padded),
+            objects=old.objects if grown else (*operand_marks((old, new)), *padded),
             agreed=old.agreed,
         )
         frame.assigns_simple = True
@@ -269,26 +270,10 @@ class StatementExecutor:
         )
 
     def _match(self, frame: Frame, node: ast.Match) -> None:
-        subject = self.state.evaluate(frame, node.subject)
-        paths: list[EffectPath] = []
-        for case in node.cases:
-            with frame.collect_effects(subject.content) as inner:
-                self.state.run_block(frame, case.body)
-            paths.append(tuple(inner))
-        text = f"match {self.state.unparse(node.subject)}"
-        last = node.cases[-1]
-        for_all = (
-            last.guard is None
-            and isinstance(last.pattern, ast.MatchAs)
-            and last.pattern.pattern is None
-        )
-        rest: EffectPath = paths.pop() if for_all else ()
-        for path in reversed(paths):  # each case is a test, the following cases its else side
-            if path or rest:
-                rest = (
-                    Branch(frame.location(node), text, subject.content, subject.known, path, rest),
-                )
-        frame.effects.extend(rest)
+        tests = self._matches.get(id(node))
+        if tests is None:
+            tests = self._matches[id(node)] = as_tests(node)
+        self.state.run_block(frame, tests)
 
     # ---- loops: run twice, as the first iteration changes the state of the second
 

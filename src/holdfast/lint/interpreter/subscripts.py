@@ -28,6 +28,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     dict_entries,
     join_rows,
     open_entry,
+    with_held_data,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
@@ -57,6 +58,8 @@ class SubscriptEvaluator:
         known = self._known_element(frame, node, base, at)
         if known is not None:
             return known
+        if isinstance(at, int):
+            base = with_held_data(base)
         if isinstance(node.slice, ast.Slice):
             return self._slice_value(frame, base, node.slice)
         first = (

@@ -30,6 +30,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     BOUNDED,
     CONTAINED,
@@ -38,6 +39,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     PADDING,
     PROGRESS_BAR,
     RANK_TEXT,
+    WORLD_SIZE,
     ClassObject,
     GuardedCallable,
     Instance,
@@ -45,18 +47,20 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ModuleObject,
+    ProcessStamp,
     TupleElements,
     element_of,
     is_callable,
     model_outputs,
+    stamps_of,
+    with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.divergence.group_numbers import group_number, single_number
 from holdfast.lint.divergence.misused_values import record_unordered_share
-from holdfast.lint.library_models import frameworks
+from holdfast.lint.library_models import frameworks, own_files
 from holdfast.lint.library_models.classes import (
     deepspeed_engine,
     fully_shard,
@@ -118,6 +122,24 @@ def _next(_: InterpreterState, call: LibraryCall) -> Value:
     return replace(join_values((value, default)), absent=merge_taint(value.absent, over.length))
 
 
+def _filter(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the elements that pass a test: how many depends on their content."""
+    over = call.arguments.get(1, "iterable")
+    if over is None:
+        return UNKNOWN
+    one = element_of(over)
+    tested = (
+        state.taint_source(call.frame, TaintKind.DATA, call.node) if BATCH in one.objects else ()
+    )
+    return replace(
+        over,
+        length=merge_taint(over.length, one.content, tested),
+        items=None,
+        const=NO_CONSTANT,
+        known=False,
+    )
+
+
 def _sorted(_: InterpreterState, call: LibraryCall) -> Value:
     return replace(call.first(), order=(), const=NO_CONSTANT)
 
@@ -154,7 +176,7 @@ def _same_model(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
-    values = call.arguments.all_values
+    values = [with_held_data(value) for value in call.arguments.all_values]
     content = merge_content(values)
     if call.name == "sum":
         content = merge_taint(content, *(value.length for value in values))
@@ -179,7 +201,7 @@ def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
         ragged=CLAMPED if clamped else max([value.ragged for value in values], default=0),
         objects=values[0].objects
         if len(values) == 1 and values[0].objects in _NUMBER_OBJECTS
-        else model_outputs(values),
+        else model_outputs(values) or (stamps_of(values) if call.name == "str" else ()),
     )
 
 
@@ -378,8 +400,9 @@ def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
     return UNIFORM
 
 
-def _new_path(_: InterpreterState, __: LibraryCall) -> Value:
-    return Value(objects=(RANK_TEXT,))
+def _new_path(state: InterpreterState, call: LibraryCall) -> Value:
+    sources = state.taint_source(call.frame, TaintKind.HOST, call.node)
+    return Value(objects=(RANK_TEXT, *map(ProcessStamp, sources)))
 
 
 def _initialize(_: InterpreterState, call: LibraryCall) -> Value:
@@ -403,8 +426,10 @@ _BUILTINS: dict[str, FunctionModel] = {
     "list": _first_argument, "tuple": _first_argument, "reversed": _first_argument,
     "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
-    "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
-    "slice": _slice, "super": _super, "open": _unknown, "getattr": _getattr, "divmod": _divmod,
+    "abs": _scalar, "dict": _dict, "filter": _filter, "enumerate": _enumerate, "zip": _zip,
+    "isinstance": _isinstance,
+    "slice": _slice, "super": _super, "open": own_files.open_file, "getattr": _getattr,
+    "divmod": _divmod,
     "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
     "tempfile.TemporaryDirectory": _new_path, "tempfile.mkdtemp": _new_path,
     "tempfile.NamedTemporaryFile": _new_path,

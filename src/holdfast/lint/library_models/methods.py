@@ -41,12 +41,15 @@ from holdfast.lint.abstract_state.abstract_objects import (
     as_text,
     dict_entries,
     guard_callables,
+    held_data,
     is_callable,
     library_class_names,
     model_outputs,
+    stamps_of,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
 from holdfast.lint.abstract_state.mutations import (
+    change_in_place,
     key_taint,
     mutate,
     sort_in_place,
@@ -57,7 +60,8 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.library_models import dict_methods, frameworks, random_numbers
+from holdfast.lint.divergence.operand_counts import parts_of_size
+from holdfast.lint.library_models import dict_methods, frameworks, own_files, random_numbers
 from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.meshes import mesh_method
 from holdfast.lint.library_models.records import update_attributes
@@ -69,6 +73,8 @@ _CONTAINER_METHODS = frozenset({
     "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
     "clear",
 })  # fmt: skip
+#: Methods of a tensor that compute its new content from their arguments.
+_IN_PLACE = re.compile(r"(?:add|sub|mul|div|copy|fill|lerp|addcmul|addcdiv|index_add)_")
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
@@ -93,6 +99,8 @@ _LOCAL_DATA_NAME = re.compile(
 _NEW_TENSOR_METHODS = frozenset({"new_zeros", "new_ones", "new_empty", "new_full"})
 #: Methods that reduce a tensor's content to a value.
 _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_nonzero"})
+#: Methods of times whose result is a number.
+_NUMBER_METHODS = frozenset({"total_seconds", "timestamp", "timetuple", "toordinal", "weekday"})
 #: Methods that return a scalar if called without arguments.
 _REDUCING_METHODS = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
 #: Names of environments of reinforcement learning.
@@ -162,6 +170,7 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
+    objects += tuple(mark for argument in values for mark in held_data(argument))
     changed = None
     if call.name == "update":
         changed = updated_dict(call.receiver, call.arguments, call.frame.own_control)
@@ -278,13 +287,16 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     returns_self = call.name in library.SELF_RETURNING.get(call.receiver_class, ())
     if returns_self or (call.name in library.MODULE_METHODS and _is_module(receiver)):
         return receiver
+    if _IN_PLACE.fullmatch(call.name) and call.arguments.all_values:
+        return change_in_place(state, call)
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
         return Value(content=receiver.length, known=receiver.known, objects=count)
     if call.name in _NEW_TENSOR_METHODS:
         sizes = call.arguments.positional[: 1 if call.name == "new_full" else None]
         pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
-        return Value(length=merge_content(sizes), objects=(SIZED_TENSOR, *pads))
+        parts = parts_of_size(sizes[0]) if sizes else ()
+        return Value(length=merge_content(sizes), objects=(SIZED_TENSOR, *pads, *parts))
     value = combine_values(
         receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
     )
@@ -295,7 +307,9 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
         masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
         return replace(value, known=False, objects=(BATCH, *model_outputs((receiver,)), *masks))
     if RANK_TEXT in receiver.objects:
-        value = replace(value, objects=(RANK_TEXT,))
+        value = replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
+    elif not value.objects and call.name not in _NUMBER_METHODS:
+        value = replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
     if call.name in _TEXT_METHODS:
         dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
         value = replace(value, content=without_kinds(value.content, dropped_kinds))
@@ -471,8 +485,12 @@ def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
 
 
-def _read(_: InterpreterState, call: LibraryCall) -> Value:
-    return Value(content=call.receiver.content, known=False)
+def _tolist(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the numbers of a batch as a list."""
+    if BATCH not in call.receiver.objects or call.receiver.agreed:
+        return None
+    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
+    return Value(length=call.receiver.length, known=False, objects=held_data(Value(data)))
 
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
@@ -486,8 +504,10 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "apply": _apply,
     "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
     "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
-    "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
+    "iterdir": own_files.read_path, "glob": own_files.read_path, "rglob": own_files.read_path,
+    "read_text": own_files.read_path, "read_bytes": own_files.read_path,
+    "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
-    "generate": _generate, "batch_decode": _batch_decode,
+    "generate": _generate, "tolist": _tolist, "batch_decode": _batch_decode,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

@@ -23,6 +23,7 @@ text search.
   averages               means of per-rank means
   sums                   sums over ranks that nothing divides
   repeated_averages      averages divided twice, sums taken twice, means gathered as samples
+  running_sums           totals that are summed over ranks while they still count
   skipped_modules        parts of a model that a rank's batch leaves out
   device_habits          loads onto GPU 0, tensors on the CPU, CUDA before a fork
   changed_models         parameters that change after their model was wrapped
@@ -60,6 +61,7 @@ from holdfast.lint.patterns.open_keys import find_open_keys
 from holdfast.lint.patterns.process_groups import find_group_patterns
 from holdfast.lint.patterns.process_order import find_process_orders
 from holdfast.lint.patterns.repeated_averages import find_repeated_averages
+from holdfast.lint.patterns.running_sums import find_running_sums
 from holdfast.lint.patterns.sampler_groups import find_left_out_samplers, find_sampler_groups
 from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
@@ -103,6 +105,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_omitted_groups(modules, names)
         yield from find_lost_shares(modules, names)
         yield from find_repeated_averages(modules, names)
+        yield from find_running_sums(modules, names)
         yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
         yield from find_device_habits(modules)
