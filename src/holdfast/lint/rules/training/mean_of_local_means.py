@@ -27,7 +27,7 @@ RULE = Rule(
         "of ranks; results of ReduceOp.AVG and losses of a DDP model that are divided by that "
         "number once more; sums that are taken twice; and means of batches that "
         "gather_for_metrics gets in place of samples. Advice: results that a rank loses or has for "
-        "its own share only, such as edits of GatheredParameters without `modifier_rank`, Lightning's "
+        "its own share only: edits of GatheredParameters without `modifier_rank`, Lightning's "
         "`predict`, and gradients through all_gather."
     ),
     known_misses=(
