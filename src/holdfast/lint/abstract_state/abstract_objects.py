@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +10,18 @@ from typing import Any
 import msgspec
 
 from holdfast.lint.abstract_domain.values import (
-    MAX_OBJECTS,
-    PROCESS_KINDS,
     RANK_OR_SELECTED,
-    UNKNOWN,
-    UNKNOWN_OBJECT,
     DictEntries,
-    NumberTypes,
     OpenDict,
     SitedObject,
     Taint,
     TaintKind,
-    TaintSource,
     Value,
     as_selection,
     join_values,
-    merge_taint,
     taint_kinds,
 )
+from holdfast.lint.abstract_state.process_stamps import ProcessStamp, stamps_of
 from holdfast.lint.sources.modules import Class, Function, Module
 
 
@@ -191,53 +184,6 @@ class OnePerRank(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-class ProcessStamp(msgspec.Struct, frozen=True):
-    """What a process took from its own clock, host or number, as attributes drop that taint.
-
-    ``is_text``: it is text, such as a name of a folder.
-    """
-
-    source: TaintSource
-    is_text: bool = True
-
-
-def stamps_of(values: Iterable[Value]) -> tuple[ProcessStamp, ...]:
-    """Return the stamp of a text or path that is made from these values; ``()`` without one."""
-    for value in values:
-        for obj in value.objects:
-            if isinstance(obj, ProcessStamp):
-                return (obj if obj.is_text else ProcessStamp(obj.source),)
-        for source in value.content:
-            if source.kind in PROCESS_KINDS and not value.agreed:
-                return (ProcessStamp(source),)
-    return ()
-
-
-def process_sources(value: Value) -> Taint:
-    """Return why each process has another path: its own clock, host or number."""
-    named = tuple(obj.source for obj in value.objects_of(ProcessStamp) if obj.is_text)
-    return named + tuple(source for source in value.content if source.kind in PROCESS_KINDS)
-
-
-def with_stamp(value: Value) -> Value:
-    """Return a value for an attribute, marked if its process has it from its own clock or host."""
-    if not value.content or any(isinstance(obj, ProcessStamp) for obj in value.objects):
-        return value
-    own = [source for source in value.content if source.kind in PROCESS_KINDS]
-    if not own:
-        return value
-    objects = value.objects or (UNKNOWN_OBJECT,) if value.absent else value.objects
-    stamp = ProcessStamp(own[0], is_text=False)
-    return msgspec.structs.replace(value, objects=(*objects[: MAX_OBJECTS - 1], stamp))
-
-
-def without_stamps(value: Value) -> Value:
-    """Return a value on which ranks have agreed."""
-    kept = tuple(obj for obj in value.objects if not isinstance(obj, ProcessStamp))
-    same = len(kept) == len(value.objects)
-    return value if same else msgspec.structs.replace(value, objects=kept)
-
-
 class Multiple(msgspec.Struct, frozen=True):
     """A number that another one divides, by its source text: ``count // size * size``."""
 
@@ -369,8 +315,6 @@ BATCH = LibraryInstance("batch")
 SHARD = LibraryInstance("shard")
 #: A model that is sharded if the program configures it so.
 CONFIGURED_MODEL = LibraryInstance("wrapped:configured")
-#: Marks a list that holds rank-local data; ``wrapped`` has the value of its elements.
-HELD = "held"
 #: The number of elements in a batch or in part of it.
 COUNT = LibraryInstance("count")
 #: The number of extra iterations a rank needs to reach an agreed count.
@@ -441,37 +385,6 @@ def operand_marks(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
     )[:1]
 
 
-def held_data(value: Value) -> tuple[LibraryInstance, ...]:
-    """Return the mark of a list to which rank-local data are added; the list is never emptier.
-
-    Tests of a list usually ask for emptiness, which the data do not decide.
-    """
-    data = tuple(source for source in value.content if source.kind is TaintKind.DATA)
-    batch = (BATCH,) if BATCH in value.objects else ()
-    if not data and not batch:
-        return tuple(obj for obj in value.objects_of(LibraryInstance) if obj.name == HELD)
-    return (LibraryInstance(HELD, Value(data, known=False, objects=batch)),)
-
-
-def with_held_data(value: Value) -> Value:
-    """Return a list with the data that it holds, as its sum or one of its elements has them."""
-    held = [obj for obj in value.objects_of(LibraryInstance) if obj.name == HELD]
-    if not held:
-        return value
-    inner = [mark.wrapped for mark in held if mark.wrapped is not None]
-    return msgspec.structs.replace(
-        value,
-        content=merge_taint(value.content, *(item.content for item in inner)),
-        known=False,
-        objects=tuple(
-            dict.fromkeys(
-                [obj for obj in value.objects if obj not in held]
-                + [obj for item in inner for obj in item.objects]
-            )
-        ),
-    )
-
-
 def library_class_names(value: Value | None) -> list[str]:
     """Return the names of the library classes of which the value may be an instance."""
     return [obj.name for obj in value.objects_of(LibraryInstance)] if value is not None else []
@@ -496,63 +409,3 @@ def _method_key(method: LibraryMethod) -> tuple[Any, ...]:
     receiver = method.receiver
     kinds = [taint_kinds(part) for part in (receiver.content, receiver.length, receiver.absent)]
     return (method.owner, method.name, receiver.agreed, receiver.known, *kinds)
-
-
-def element_of(over: Value) -> Value:
-    """Return one element of an iterable."""
-    if over.items:
-        return join_values(over.items)
-    over = with_held_data(over)
-    several = join_rows(over)
-    if several is not None:
-        return several
-    if any(
-        isinstance(candidate, LibraryInstance) and candidate.name == "loader"
-        for candidate in over.objects
-    ):
-        return Value(known=False, objects=(BATCH,) if _has_distributed_sampler(over) else ())
-    objects = tuple(
-        obj
-        for obj in over.objects
-        if isinstance(obj, (Instance, FunctionObject, ClassObject, GuardedCallable, NumberTypes))
-        or obj in (BATCH, SHARD)
-    )
-    objects += tuple(
-        msgspec.structs.replace(obj, kind="position")
-        for obj in over.objects_of(GroupNumber)
-        if obj.kind == "positions"
-    )
-    if any(isinstance(obj, LibraryInstance) and obj.name == "wrapped:fsdp" for obj in over.objects):
-        objects = (*objects, SHARD)  # one of its parameters
-    return Value(
-        over.content,
-        over.element_length,
-        known=over.known,
-        stored_in=over.stored_in,
-        objects=objects,
-        agreed=over.agreed,
-    )
-
-
-_LOADER_NAME = re.compile(r"(?:^|_)(?:data_?)?loader$|dataloader$", re.IGNORECASE)
-_NAMED_LOADER = Value(
-    known=False,
-    objects=(LibraryInstance("loader", Value(objects=(LibraryInstance("sampler:ordered"),))),),
-)
-
-
-def named_loader(name: str, value: Value = UNKNOWN) -> Value | None:
-    """Return the value of what is unknown but called a loader: each rank has its own batches."""
-    if "oader" not in name or value.known or value.objects or value.content or value.length:
-        return None
-    return _NAMED_LOADER if value.items is None and _LOADER_NAME.search(name) else None
-
-
-def _has_distributed_sampler(over: Value) -> bool:
-    """Return True if a sampler shards the data of a loader."""
-    return any(
-        sampler.name.startswith("sampler") and sampler.wrapped is None
-        for loader in over.objects_of(LibraryInstance)
-        if loader.name == "loader" and loader.wrapped is not None
-        for sampler in loader.wrapped.objects_of(LibraryInstance)
-    )

@@ -27,7 +27,6 @@ from holdfast.lint.abstract_domain.values import (
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
-    HELD,
     TRIMMED,
     ClassObject,
     FunctionObject,
@@ -39,9 +38,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
     is_callable,
     mark_contained,
     model_outputs,
-    with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.elements import (
+    HELD,
+    with_held_data,
+)
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.shares import grows_on_both_sides
 from holdfast.lint.abstract_state.state import InterpreterState

@@ -38,13 +38,15 @@ from holdfast.lint.abstract_state.abstract_objects import (
     ProcessGroup,
     mark_contained,
     reuse_methods,
-    with_stamp,
-    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SummaryCache
 from holdfast.lint.abstract_state.heap import FactKey, Heap, set_fact
+from holdfast.lint.abstract_state.process_stamps import (
+    with_stamp,
+    without_stamps,
+)
 from holdfast.lint.framework_calls import HOOK_CLASSES, HOOK_PARAMETERS
 from holdfast.lint.sources.modules import (
     Class,

@@ -33,13 +33,15 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ProcessGroup,
-    process_sources,
-    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ANY_CREATED
 from holdfast.lint.abstract_state.mutations import store_mutation
+from holdfast.lint.abstract_state.process_stamps import (
+    process_sources,
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
 from holdfast.lint.divergence.group_members import group_kind, literal_ranks

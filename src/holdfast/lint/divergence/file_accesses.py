@@ -7,10 +7,15 @@ import re
 
 from holdfast.lint.abstract_domain.effects import FileAccess, Marker
 from holdfast.lint.abstract_domain.values import RANK_KINDS, UNKNOWN, TaintKind, Value, taint_kinds
-from holdfast.lint.abstract_state.abstract_objects import RANK_TEXT, process_sources
+from holdfast.lint.abstract_state.abstract_objects import (
+    RANK_TEXT,
+)
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.path_names import path_text
+from holdfast.lint.abstract_state.process_stamps import (
+    process_sources,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.file_calls import DOWNLOAD_NAME, FILE_CALLS, PATH_METHODS, TOLERANCE
 from holdfast.lint.sources.modules import Function, dotted_name, last_name

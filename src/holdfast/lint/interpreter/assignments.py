@@ -27,17 +27,21 @@ from holdfast.lint.abstract_state.abstract_objects import (
     ClassObject,
     Instance,
     ModuleObject,
-    ProcessStamp,
     RankTest,
-    element_of,
     is_callable,
-    process_sources,
-    without_stamps,
+)
+from holdfast.lint.abstract_state.elements import (
+    element_of,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key
 from holdfast.lint.abstract_state.mutations import mutate, with_entries
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+    process_sources,
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.environment_variables import add_variable
 from holdfast.lint.divergence.framework_loops import record_lone_stop

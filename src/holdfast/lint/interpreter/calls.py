@@ -37,11 +37,13 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     bound_method,
-    element_of,
     group_instances,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.elements import (
+    element_of,
+)
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.heap import known_facts

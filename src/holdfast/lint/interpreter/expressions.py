@@ -44,7 +44,6 @@ from holdfast.lint.abstract_state.abstract_objects import (
     TRIMMED,
     FunctionObject,
     LibraryMethod,
-    ProcessStamp,
     RankTest,
     TupleElements,
     as_text,
@@ -52,6 +51,9 @@ from holdfast.lint.abstract_state.abstract_objects import (
     operand_marks,
 )
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+)
 from holdfast.lint.abstract_state.shares import (
     grows_on_both_sides,
     is_share_length,

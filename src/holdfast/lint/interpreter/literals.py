@@ -37,9 +37,11 @@ from holdfast.lint.abstract_state.abstract_objects import (
     as_text,
     dict_entries,
     mark_contained,
-    stamps_of,
 )
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.process_stamps import (
+    stamps_of,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.misused_values import record_device_name, record_filtered_share
 from holdfast.lint.interpreter.assignments import assign, assign_round

@@ -40,13 +40,17 @@ from holdfast.lint.abstract_state.abstract_objects import (
     group_instances,
     instance_of,
     is_callable,
-    named_loader,
     open_entry,
-    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
+from holdfast.lint.abstract_state.elements import (
+    named_loader,
+)
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
+from holdfast.lint.abstract_state.process_stamps import (
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.framework_calls import MODEL_ATTRIBUTES

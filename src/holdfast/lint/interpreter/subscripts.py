@@ -28,6 +28,8 @@ from holdfast.lint.abstract_state.abstract_objects import (
     dict_entries,
     join_rows,
     open_entry,
+)
+from holdfast.lint.abstract_state.elements import (
     with_held_data,
 )
 from holdfast.lint.abstract_state.frames import Frame

@@ -32,15 +32,19 @@ from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     GroupNumber,
     LibraryInstance,
-    ProcessStamp,
     guard_callables,
     is_callable,
     model_outputs,
-    stamps_of,
-    with_held_data,
-    without_stamps,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.elements import (
+    with_held_data,
+)
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+    stamps_of,
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
 from holdfast.lint.divergence.operand_counts import parts_of_size

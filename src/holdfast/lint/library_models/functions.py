@@ -47,15 +47,19 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ModuleObject,
-    ProcessStamp,
     TupleElements,
-    element_of,
     is_callable,
     model_outputs,
-    stamps_of,
-    with_held_data,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.elements import (
+    element_of,
+    with_held_data,
+)
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+    stamps_of,
+)
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number, single_number

@@ -18,7 +18,6 @@ from holdfast.lint.abstract_domain.values import (
     TaintKind,
     Value,
     combine_values,
-    merge_content,
     merge_length,
     merge_taint,
     persistent_taint,
@@ -28,11 +27,8 @@ from holdfast.lint.abstract_state.abstract_objects import (
     ATTRIBUTES,
     BATCH,
     CONFIGURED_MODEL,
-    COUNT,
     MASK,
-    PADDING,
     RANK_TEXT,
-    SIZED_TENSOR,
     ClassObject,
     DeviceMesh,
     FunctionObject,
@@ -41,13 +37,14 @@ from holdfast.lint.abstract_state.abstract_objects import (
     as_text,
     dict_entries,
     guard_callables,
-    held_data,
     is_callable,
     library_class_names,
     model_outputs,
-    stamps_of,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.elements import (
+    held_data,
+)
 from holdfast.lint.abstract_state.mutations import (
     change_in_place,
     key_taint,
@@ -55,13 +52,21 @@ from holdfast.lint.abstract_state.mutations import (
     sort_in_place,
     updated_dict,
 )
+from holdfast.lint.abstract_state.process_stamps import (
+    stamps_of,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.divergence.operand_counts import parts_of_size
-from holdfast.lint.library_models import dict_methods, frameworks, own_files, random_numbers
+from holdfast.lint.library_models import (
+    dict_methods,
+    frameworks,
+    own_files,
+    random_numbers,
+    tensor_methods,
+)
 from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.meshes import mesh_method
 from holdfast.lint.library_models.records import update_attributes
@@ -81,7 +86,6 @@ _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 _CONFIGURED_CLASSES = frozenset(
     {"accelerate.Accelerator", "transformers.Trainer", CONFIGURED_MODEL.name}
 )
-_SIZE_METHODS = frozenset({"numel", "size", "dim", "nelement"})
 #: Methods that move a tensor to another device and keep its content.
 _DEVICE_METHODS = frozenset({"to", "cuda"})
 #: Methods whose result on a rank-specific name is the same on all ranks.
@@ -96,7 +100,6 @@ _LOCAL_DATA_NAME = re.compile(
     r"(?:^|_)(?:labels?|targets?|gts?|gt_?\w*|boxes|bboxes|masks?|pos|positives?|valid|kl|finished"
     r"|done|unfinished)(?:_|$)"
 )
-_NEW_TENSOR_METHODS = frozenset({"new_zeros", "new_ones", "new_empty", "new_full"})
 #: Methods that reduce a tensor's content to a value.
 _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_nonzero"})
 #: Methods of times whose result is a number.
@@ -289,14 +292,9 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
         return receiver
     if _IN_PLACE.fullmatch(call.name) and call.arguments.all_values:
         return change_in_place(state, call)
-    if call.name in _SIZE_METHODS:
-        count = (COUNT,) if BATCH in receiver.objects else ()
-        return Value(content=receiver.length, known=receiver.known, objects=count)
-    if call.name in _NEW_TENSOR_METHODS:
-        sizes = call.arguments.positional[: 1 if call.name == "new_full" else None]
-        pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
-        parts = parts_of_size(sizes[0]) if sizes else ()
-        return Value(length=merge_content(sizes), objects=(SIZED_TENSOR, *pads, *parts))
+    sized = tensor_methods.size_method(call)
+    if sized is not None:
+        return sized
     value = combine_values(
         receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
     )
@@ -450,47 +448,8 @@ def _apply(state: InterpreterState, call: LibraryCall) -> Value | None:
     return value
 
 
-def _bool(_: InterpreterState, call: LibraryCall) -> Value:
-    """Return a mask: how many elements it selects depends on rank-local data."""
-    return replace(call.receiver, objects=(*call.receiver.objects, MASK))
-
-
-def _done(state: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return whether a future is done: each rank has its own time."""
-    if call.arguments.all_values or call.receiver.agreed:
-        return None
-    return Value(state.taint_source(call.frame, TaintKind.CLOCK, call.node))
-
-
-def _generate(state: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return sequences that end where those of this rank's batch do."""
-    limits = {"max_new_tokens", "max_length", "generation_config"} & call.arguments.named.keys()
-    least, most = (call.arguments.node(-1, name) for name in ("min_new_tokens", "max_new_tokens"))
-    if least is not None and most is not None and state.unparse(least) == state.unparse(most):
-        return None
-    if not limits or call.arguments.is_constant("synced_gpus", answer=True):
-        return None
-    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
-    return Value(length=data, known=False)
-
-
-def _batch_decode(_: InterpreterState, call: LibraryCall) -> Value:
-    """Return one text for each sequence: those of ``generate`` differ in length, not in number."""
-    value = combine_values(*call.arguments.all_values)
-    count = tuple(source for source in value.length if ".generate(" not in source.text)
-    return replace(value, content=merge_taint(value.content, value.length), length=count)
-
-
 def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
-
-
-def _tolist(state: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return the numbers of a batch as a list."""
-    if BATCH not in call.receiver.objects or call.receiver.agreed:
-        return None
-    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
-    return Value(length=call.receiver.length, known=False, objects=held_data(Value(data)))
 
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
@@ -503,11 +462,13 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "format": _format, "start": _start,
     "apply": _apply,
     "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
-    "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
+    "permutation": random_numbers.permutation, "bool": tensor_methods.as_mask,
+    "done": tensor_methods.done, "is_completed": tensor_methods.done,
     "iterdir": own_files.read_path, "glob": own_files.read_path, "rglob": own_files.read_path,
     "read_text": own_files.read_path, "read_bytes": own_files.read_path,
     "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
-    "generate": _generate, "tolist": _tolist, "batch_decode": _batch_decode,
+    "generate": tensor_methods.generate, "tolist": tensor_methods.tolist,
+    "batch_decode": tensor_methods.batch_decode,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip
