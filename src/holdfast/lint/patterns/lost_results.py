@@ -13,11 +13,13 @@ from itertools import chain
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.devices import habit
 from holdfast.lint.patterns.rank_guards import Unit, is_guarded, iter_units
-from holdfast.lint.patterns.scopes import argument, starts_before, walk
+from holdfast.lint.patterns.scopes import Words, argument, starts_before, walk
 from holdfast.lint.patterns.sharded_saves import ONE_RANK
 from holdfast.lint.sources.modules import Module, dotted_name, last_name
 
-_WORDS = re.compile(r"GatheredParameters\(|\.prepare\(|\.predict\(|\ball_gather\(")
+_WORDS = Words(("GatheredParameters(", ".prepare(", ".predict(", "all_gather("))
+_LINES = re.compile("|".join(map(re.escape, _WORDS.parts)))
+_STATE_WORDS = Words(("rng_state", "random.get", "random.set"))
 _FILLS = re.compile(
     r"^(?:zero|fill|copy|normal|uniform|constant|ones|zeros|xavier|kaiming|trunc)_\w*$|^(?:add|mul)_$"
 )
@@ -39,9 +41,9 @@ def find_lost_results(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield the results of all modules but tests that a rank loses, or has its share of."""
     own = [module for module in modules if not module.is_test]
     for module in own:
-        if _WORDS.search(module.text) is None:
+        if not _WORDS.occur_in(module.text):
             continue
-        for unit in iter_units(module, _WORDS):
+        for unit in iter_units(module, _LINES):
             text = unit.text(unit.node)
             if "GatheredParameters(" in text:
                 yield from _lost_edits(unit)
@@ -51,7 +53,7 @@ def find_lost_results(modules: Collection[Module]) -> Iterator[Divergence]:
                 yield from _own_predictions(unit)
             if "all_gather(" in text:
                 yield from _lost_gradients(own, unit)
-    yield from _states_of_one_rank(own)
+    yield from _states_of_one_rank([each for each in own if _STATE_WORDS.occur_in(each.text)], own)
 
 
 def _lost_edits(unit: Unit) -> Iterator[Divergence]:
@@ -204,14 +206,22 @@ def _assigned_names(unit: Unit) -> Iterator[tuple[str, ast.Call]]:
                 pass
 
 
-def _states_of_one_rank(modules: Collection[Module]) -> Iterator[Divergence]:
-    """Yield a random state that one rank saves, and that all ranks restore."""
-    reading = [module for module in modules if _READS_STATE.search(module.text)]
-    if not reading or not _restores(modules):
+def _states_of_one_rank(
+    about: Collection[Module], modules: Collection[Module]
+) -> Iterator[Divergence]:
+    """Yield a random state that one rank saves, and that all ranks restore.
+
+    ``about``: the modules that mention one.
+    """
+    reading = [module for module in about if _READS_STATE.search(module.text)]
+    if not reading or not _restores(about):
         return
     readers = set(chain.from_iterable(map(_reading_functions, reading)))
     for module in modules:
-        if module not in reading and not any(f"{name}(" in module.text for name in readers):
+        text = module.text
+        if "save(" not in text or not ONE_RANK.search(text):
+            continue
+        if module not in reading and not any(f"{name}(" in text for name in readers):
             continue
         for unit in iter_units(module, "save("):
             for call in unit.calls:
