@@ -31,7 +31,7 @@ text search.
   shards                 sharding by local rank
   by_name                what names alone reveal
   framework_habits       schedules, gathers, hooks and starts of training frameworks
-  lost_results           edits, predictions, states and gradients that a rank loses
+  lost_results           edits, predictions and gradients that a rank loses
   open_keys              collectives for keys that a rank's data added
   failed_scores          failed evaluations that count as 0
 """

@@ -1,4 +1,4 @@
-"""Find results that are lost, or that are of one rank only: edits, predictions, states.
+"""Find results that are lost, or that are of one rank only: edits, predictions, gradients.
 
 All rest on names, and are advice.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
-from itertools import chain
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.devices import habit
@@ -19,7 +18,6 @@ from holdfast.lint.sources.modules import Module, dotted_name, last_name
 
 _WORDS = Words(("GatheredParameters(", ".prepare(", ".predict(", "all_gather("))
 _LINES = re.compile("|".join(map(re.escape, _WORDS.parts)))
-_STATE_WORDS = Words(("rng_state", "random.get", "random.set"))
 _FILLS = re.compile(
     r"^(?:zero|fill|copy|normal|uniform|constant|ones|zeros|xavier|kaiming|trunc)_\w*$|^(?:add|mul)_$"
 )
@@ -27,9 +25,6 @@ _ONE_DEVICE = re.compile(r"\bdevices\s*=\s*(?:1\b|\[0\]|\"1\")|fast_dev_run")
 _GATHERS = re.compile(r"gather|barrier|BasePredictionWriter|reduce|get_world_size")
 _STEPS_OFTEN = re.compile(r"\.accumulate\(|mixed_precision\s*=\s*[\"']fp16")
 _OPTIMIZER = re.compile(r"(?:^|\.)optim\.\w+$|^(?:AdamW?|SGD|Adafactor)$")
-_READS_STATE = re.compile(r"get_rng_state(?:_all)?\(|random\.get_?state\(")
-_RESTORES_STATE = re.compile(r"set_rng_state(?:_all)?\(|random\.set_?state\(")
-_OF_EACH_RANK = re.compile(r"rng\w*rank|rank\w*rng|random_states_|all_gather|gather_object")
 _KEEPS_GRADIENTS = re.compile(
     r"no_grad|detach|autograd\.Function|nn\.functional|all_gather_grad|\[\w*\.?(?:rank|get_rank\(\)"
     r"|process_index)\w*\]\s*=|world_size\s*\*|\bdist\.nn\b"
@@ -53,7 +48,6 @@ def find_lost_results(modules: Collection[Module]) -> Iterator[Divergence]:
                 yield from _own_predictions(unit)
             if "all_gather(" in text:
                 yield from _lost_gradients(own, unit)
-    yield from _states_of_one_rank([each for each in own if _STATE_WORDS.occur_in(each.text)], own)
 
 
 def _lost_edits(unit: Unit) -> Iterator[Divergence]:
@@ -204,75 +198,6 @@ def _assigned_names(unit: Unit) -> Iterator[tuple[str, ast.Call]]:
                 yield name, value
             case _:
                 pass
-
-
-def _states_of_one_rank(
-    about: Collection[Module], modules: Collection[Module]
-) -> Iterator[Divergence]:
-    """Yield a random state that one rank saves, and that all ranks restore.
-
-    ``about``: the modules that mention one.
-    """
-    reading = [module for module in about if _READS_STATE.search(module.text)]
-    if not reading or not _restores(about):
-        return
-    readers = set(chain.from_iterable(map(_reading_functions, reading)))
-    for module in modules:
-        text = module.text
-        if "save(" not in text or not ONE_RANK.search(text):
-            continue
-        if module not in reading and not any(f"{name}(" in text for name in readers):
-            continue
-        for unit in iter_units(module, "save("):
-            for call in unit.calls:
-                if (
-                    last_name(call.func) == "save"
-                    and _saves_state(unit, call, readers)
-                    and _is_of_one_rank(unit, call)
-                ):
-                    message = (
-                        "the random state of one rank is saved, and all ranks restore it: they "
-                        "draw the same numbers from then on; save the state of each rank"
-                    )
-                    yield habit(unit, call, "seed", message)
-
-
-def _reading_functions(module: Module) -> Iterator[str]:
-    """Yield the functions that return the random state of this rank."""
-    for function in module.functions():
-        text = _text(module, function.node)
-        if _READS_STATE.search(text) and "save(" not in text:
-            yield function.name
-
-
-def _saves_state(unit: Unit, call: ast.Call, readers: Collection[str]) -> bool:
-    """Return True if a call saves the random state in a file that is not named by the rank."""
-    if not call.args or "rank" in ast.unparse(call):
-        return False
-    saved = [call.args[0], *unit.assigned(ast.unparse(call.args[0]))]
-    texts = list(map(ast.unparse, saved))
-    return any(map(_READS_STATE.search, texts)) or any(
-        f"{name}(" in text for name in readers for text in texts
-    )
-
-
-def _text(module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> str:
-    return "\n".join(module.lines[node.lineno - 1 : node.end_lineno])
-
-
-def _restores(modules: Collection[Module]) -> bool:
-    """Return True if the program restores a random state, and never one of the rank's own."""
-    texts = [module.text for module in modules if _RESTORES_STATE.search(module.text)]
-    return bool(texts) and not any(_OF_EACH_RANK.search(text) for text in texts)
-
-
-def _is_of_one_rank(unit: Unit, node: ast.AST) -> bool:
-    return any(
-        isinstance(parent, ast.If)
-        and child in parent.body
-        and ONE_RANK.search(ast.unparse(parent.test))
-        for parent, child in unit.ancestors(node)
-    )
 
 
 def _lost_gradients(modules: Collection[Module], unit: Unit) -> Iterator[Divergence]:

@@ -44,21 +44,29 @@ def run(model):
 """
 FOUND = [
     f"{SEEDED}{CLASS}",
-    (f"{SEEDED}{HELPERS}if rank == 0:\n    torch.save({{'rng': collect()}}, 'x.pt')\n"
-    "restore(torch.load('x.pt')['rng'])"),
-    ("def seed(number):\n    random.seed(number)\nseed(rank)\n"
-    "if rank == 0:\n    pickle.dump(random.getstate(), open('x', 'wb'))\n"
-    "random.setstate(pickle.load(open('x', 'rb')))  # found"),
-    ("np.random.seed(rank)\n"
-    "if rank == 0:\n    torch.save({'n': np.random.get_state()}, 'x.pt')\n"
-    "np.random.set_state(torch.load('x.pt')['n'])  # found"),
+    (
+        f"{SEEDED}{HELPERS}if rank == 0:\n    torch.save({{'rng': collect()}}, 'x.pt')\n"
+        "restore(torch.load('x.pt')['rng'])"
+    ),
+    (
+        "def seed(number):\n    random.seed(number)\nseed(rank)\n"
+        "if rank == 0:\n    pickle.dump(random.getstate(), open('x', 'wb'))\n"
+        "random.setstate(pickle.load(open('x', 'rb')))  # found"
+    ),
+    (
+        "np.random.seed(rank)\n"
+        "if rank == 0:\n    torch.save({'n': np.random.get_state()}, 'x.pt')\n"
+        "np.random.set_state(torch.load('x.pt')['n'])  # found"
+    ),
 ]
 FINE = [
     f"torch.manual_seed(7)\n{CLASS}",  # all ranks draw the same anyway
     f"{SEEDED}{HELPERS}torch.save(collect(), f'x{{rank}}.pt')\nrestore(torch.load(f'x{{rank}}.pt'))",
-    (f"{SEEDED}{HELPERS}states = [None] * dist.get_world_size()\n"
-    "dist.all_gather_object(states, collect())\n"
-    "if rank == 0:\n    torch.save(states, 'x.pt')\nrestore(torch.load('x.pt')[rank])"),
+    (
+        f"{SEEDED}{HELPERS}states = [None] * dist.get_world_size()\n"
+        "dist.all_gather_object(states, collect())\n"
+        "if rank == 0:\n    torch.save(states, 'x.pt')\nrestore(torch.load('x.pt')[rank])"
+    ),
     f"{SEEDED}{HELPERS}if rank == 0:\n    torch.save(collect(), 'x.pt')\n    restore(torch.load('x.pt'))",
     f"{SEEDED}{HELPERS}saved = collect()\ntorch.rand(2)\nrestore(saved)",  # of this process
     f"{SEEDED}{HELPERS}restore(torch.load('x.pt'))",  # saved elsewhere

@@ -104,36 +104,6 @@ def test_predictions_of_one_ranks_share(devices, use, count):
     assert len([kind for kind, _ in habits(train=text) if kind == "habit-result"]) == count
 
 
-STATE = "import torch\ndef state():\n    return {'cpu': torch.get_rng_state()}\n"
-SAVES = """
-import torch
-import torch.distributed as dist
-from state import state
-
-def save(folder):
-    {guard}
-        torch.save({saved}, {path})
-
-def load(folder):
-    torch.set_rng_state(torch.load(folder + "/rng.pt")["cpu"])
-"""
-
-
-@pytest.mark.parametrize(
-    ("guard", "saved", "path", "count"),
-    [
-        ("if dist.get_rank() == 0:", "state()", "folder + '/rng.pt'", 1),
-        ("if dist.get_rank() == 0:", "{'cpu': torch.get_rng_state()}", "folder + '/rng.pt'", 1),
-        ("if dist.get_rank() == 0:", "{'step': 1}", "folder + '/rng.pt'", 0),
-        ("if True:", "state()", "f'{folder}/rng_{dist.get_rank()}.pt'", 0),
-    ],
-)
-def test_the_random_state_of_one_rank(guard, saved, path, count):
-    text = SAVES.format(guard=guard, saved=saved, path=path)
-    found = habits(train=text, state=STATE)
-    assert len([kind for kind, _ in found if kind == "habit-seed"]) == count
-
-
 GATHERS = """
 import torch
 import torch.distributed as dist
