@@ -167,6 +167,7 @@ CALLS |= {
     for home, names in _SHARDED.items()
     for name in names
 }
+CALLS["torch.distributed.tensor.distribute_tensor"] = _collective("distribute_tensor", "tensor")
 _MESHES = (
     _collective("init_device_mesh", "device_type mesh_shape", kind="creation"),
     _collective("DeviceMesh", "device_type mesh", kind="creation"),
@@ -268,7 +269,12 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
         "unshard": _collective("unshard", "", kind="forward"),
     },
     "zero-optimizer": {
-        "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded")
+        "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded"),
+        "step": _collective("step", ""),  # each rank broadcasts the parameters that it updates
+    },
+    "pipeline-schedule": {
+        "step": _collective("step", "", "return"),
+        "eval": _collective("eval", "", "return"),
     },
     "horovod.Optimizer": {
         "step": _collective("step", ""),
@@ -338,7 +344,8 @@ NAMED_COLLECTIVES: dict[str, CollectiveCall] = {
     for name in (
         "barrier", "all_reduce", "all_gather", "all_gather_object", "all_reduce_mean",
         "reduce_dict", "reduce_mean", "broadcast_object", "broadcast_object_list", "ddp_barrier",
-        "dist_barrier", "barrier_if_distributed", "synchronize_barrier",
+        "dist_barrier", "barrier_if_distributed", "synchronize_barrier", "collect_results",
+        "collect_results_cpu", "collect_results_gpu", "sync_random_seed",
     )
 }  # fmt: skip
 #: Methods that query the file system, whatever the receiver.
@@ -413,6 +420,15 @@ CLASSES: dict[str, str] = {
     "torch.distributed.optim.ZeroRedundancyOptimizer": "zero-optimizer",
     "torch.distributed.optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer": "zero-optimizer",
     "horovod.torch.DistributedOptimizer": "horovod.Optimizer",
+    **{
+        f"torch.distributed.pipelining.{name}": "pipeline-schedule"
+        for name in (
+            "Schedule1F1B",
+            "ScheduleGPipe",
+            "ScheduleInterleaved1F1B",
+            "ScheduleZBVZeroBubble",
+        )
+    },
     "threading.Thread": "thread",
     "threading.Timer": "thread",
     "concurrent.futures.ThreadPoolExecutor": "executor",
