@@ -66,7 +66,7 @@ _NEVER_EMPTY = frozenset({TaintKind.TIME, TaintKind.HOST})
 _MAX_TEXT = 80
 #: Classes, as the tables name them, whose methods enter collectives.
 _ANNOTATED = ("accelerate.", "lightning.", "deepspeed.", "transformers.", "wrapped:")
-_HOOK = re.compile(r"on_|\w+_step$")
+_HOOK = re.compile(r"on_|\w+_step$|before_|after_|compute_loss$")
 #: What shows that the program lets FSDP or DeepSpeed's ZeRO-3 shard its models, by settings.
 _SHARDS_MODELS = re.compile(
     r"\bfsdp(?:_plugin)?\s*=\s*[\"'\[A-Z]|FullyShardedDataParallelPlugin\(|FSDPStrategy\("

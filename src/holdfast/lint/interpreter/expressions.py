@@ -434,13 +434,18 @@ def _is_local_count(node: ast.Compare, left: Value) -> bool:
 
 
 def _is_batch_element(node: ast.Compare, left: Value) -> bool:
-    """Return True for a comparison of one element of a batch with a number: ``y[0] % 2 == 0``."""
+    """Return True for one element, or the mean, of a batch compared with a number: ``y[0] > 2``."""
     if BATCH not in left.objects or left.agreed:
         return False
     operand = node.left.left if isinstance(node.left, ast.BinOp) else node.left
     match operand, node.comparators:
         case (
             ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int())),
+            [ast.Constant(value=int() | float())],
+        ):
+            return True
+        case (
+            ast.Call(func=ast.Attribute(attr="mean" | "std" | "norm"), args=[]),
             [ast.Constant(value=int() | float())],
         ):
             return True
