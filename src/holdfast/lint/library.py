@@ -167,6 +167,7 @@ CALLS |= {
     for home, names in _SHARDED.items()
     for name in names
 }
+CALLS["torch.distributed.tensor.distribute_tensor"] = _collective("distribute_tensor", "tensor")
 _MESHES = (
     _collective("init_device_mesh", "device_type mesh_shape", kind="creation"),
     _collective("DeviceMesh", "device_type mesh", kind="creation"),
@@ -204,6 +205,11 @@ CALLS |= {
     f"ignite.distributed.{home}{name}": _collective(name, parameters, "return")
     for home in ("", "utils.")
     for name, parameters in framework_calls.IGNITE_CALLS
+}
+
+CALLS |= {
+    f"mmengine.dist.{name}": _collective(name, parameters, "return")
+    for name, parameters in framework_calls.MMENGINE_CALLS
 }
 
 #: Methods of library instances, by class.
@@ -263,7 +269,12 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
         "unshard": _collective("unshard", "", kind="forward"),
     },
     "zero-optimizer": {
-        "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded")
+        "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded"),
+        "step": _collective("step", ""),  # each rank broadcasts the parameters that it updates
+    },
+    "pipeline-schedule": {
+        "step": _collective("step", "", "return"),
+        "eval": _collective("eval", "", "return"),
     },
     "horovod.Optimizer": {
         "step": _collective("step", ""),
@@ -291,6 +302,8 @@ VARYING: dict[str, TaintKind] = {
     "torch_xla.runtime.local_ordinal": _LOCAL,
     "ignite.distributed.get_rank": _RANK, "ignite.distributed.get_local_rank": _LOCAL,
     "ignite.distributed.get_node_rank": _RANK,
+    "mmengine.dist.get_rank": _RANK, "mmengine.dist.get_local_rank": _LOCAL,
+    "mmengine.dist.is_main_process": _RANK,
     "torch.distributed.get_group_rank": _RANK, "deepspeed.comm.get_rank": _RANK,
     "deepspeed.comm.get_local_rank": _LOCAL, "socket.gethostname": TaintKind.HOST,
     "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,
@@ -320,7 +333,8 @@ FINITENESS_TESTS = frozenset(
 #: Functions whose files are not linted and that are in no table, by the last part of the name.
 NAMED_RANKS: dict[str, TaintKind] = {
     "get_rank": _RANK, "get_global_rank": _RANK, "get_local_rank": _LOCAL, "is_main_process": _RANK,
-    "is_master": _RANK, "is_global_master": _RANK, "is_local_master": _LOCAL, "is_rank_zero": _RANK,
+    "if_main_process": _RANK, "is_master": _RANK, "is_global_master": _RANK,
+    "is_local_master": _LOCAL, "is_rank_zero": _RANK,
     "is_rank_0": _RANK, "is_rank0": _RANK, "is_local_main_process": _LOCAL, "is_main_proc": _RANK,
     "is_master_process": _RANK, "is_root": _RANK, "is_primary": _RANK, "is_dist_master": _RANK,
     "is_local_rank_0": _LOCAL, "is_local_leader": _LOCAL, "is_world_process_zero": _RANK,
@@ -330,7 +344,8 @@ NAMED_COLLECTIVES: dict[str, CollectiveCall] = {
     for name in (
         "barrier", "all_reduce", "all_gather", "all_gather_object", "all_reduce_mean",
         "reduce_dict", "reduce_mean", "broadcast_object", "broadcast_object_list", "ddp_barrier",
-        "dist_barrier", "barrier_if_distributed", "synchronize_barrier",
+        "dist_barrier", "barrier_if_distributed", "synchronize_barrier", "collect_results",
+        "collect_results_cpu", "collect_results_gpu", "sync_random_seed",
     )
 }  # fmt: skip
 #: Methods that query the file system, whatever the receiver.
@@ -405,6 +420,15 @@ CLASSES: dict[str, str] = {
     "torch.distributed.optim.ZeroRedundancyOptimizer": "zero-optimizer",
     "torch.distributed.optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer": "zero-optimizer",
     "horovod.torch.DistributedOptimizer": "horovod.Optimizer",
+    **{
+        f"torch.distributed.pipelining.{name}": "pipeline-schedule"
+        for name in (
+            "Schedule1F1B",
+            "ScheduleGPipe",
+            "ScheduleInterleaved1F1B",
+            "ScheduleZBVZeroBubble",
+        )
+    },
     "threading.Thread": "thread",
     "threading.Timer": "thread",
     "concurrent.futures.ThreadPoolExecutor": "executor",

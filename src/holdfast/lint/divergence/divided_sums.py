@@ -27,6 +27,8 @@ from holdfast.lint.divergence.operand_counts import rank_count
 from holdfast.lint.sources.modules import last_name
 
 _DIVISIONS = frozenset({"div", "div_", "true_divide", "true_divide_"})
+#: Methods whose result has the same elements.
+_COPYING_METHODS = frozenset({"item", "clone", "detach", "float", "cpu", "tolist"})
 #: Attributes of a parameter that an all_reduce changes in its place.
 _PARTS = frozenset({"grad", "data"})
 
@@ -112,7 +114,7 @@ def record_method_division(state: InterpreterState, call: LibraryCall) -> None:
         record_division(state, call.frame, call.node, call.receiver, by)
 
 
-def keep_sums(value: Value, *operands: Value) -> Value:
-    """Return a value that is made of sums over ranks, so that its division is one of them."""
-    kept = tuple(each for operand in operands for each in operand.objects_of(SummedOver))
-    return replace(value, objects=(*value.objects, *kept[:1])) if kept else value
+def keep_sums(call: LibraryCall, value: Value) -> Value:
+    """Return the result of a method: with the elements of a sum over ranks, it is that sum."""
+    kept = call.receiver.objects_of(SummedOver)[:1] if call.name in _COPYING_METHODS else []
+    return replace(value, objects=(*value.objects, *kept)) if kept else value

@@ -26,6 +26,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.divided_sums import record_method_division
 from holdfast.lint.divergence.group_numbers import record_group_numbers
+from holdfast.lint.divergence.orders import record_habit
 from holdfast.lint.divergence.sizes_by_rank import record_size_by_rank
 from holdfast.lint.divergence.wrapped_models import record_wrapped_misuse
 from holdfast.lint.patterns.scopes import walk
@@ -81,42 +82,11 @@ def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
         or _own_order(call)
     )
     if message:
-        _record(state, call.frame, call.node, *message)
+        record_habit(state, call.frame, call.node, *message)
+    elif call.name.endswith(".DistributedDataParallel"):
+        _record_device_ids(state, call)
     elif call.name in _DEVICE_CALLS or call.name in _DEVICE_METHODS:
         _record_device(state, call)
-
-
-def _record(state: InterpreterState, frame: Frame, node: ast.AST, kind: str, message: str) -> None:
-    if frame.scope.module.is_test:  # which runs on one host
-        return
-    at = frame.location(node)
-    divergence = Divergence(
-        kind, at, at, message.partition(":")[0], (), detail=message, by_name=True
-    )
-    state.summaries.current.divergences.setdefault((kind, at), divergence)
-
-
-def record_unordered_share(
-    state: InterpreterState, frame: Frame, node: ast.AST, base: Value, bounds: Taint
-) -> None:
-    """Record a rank's share of a list that other ranks may have in another order."""
-    if not base.order or not taint_kinds(bounds) & RANK_KINDS:
-        return
-    drawn = base.order[0].kind is not TaintKind.ORDER
-    remedy = "shuffle it with one seed" if drawn else "sort it before"
-    message = (
-        f"each rank takes a share of a list whose order is its own ({base.order[0].text}): shares "
-        f"overlap, and some elements are in none; {remedy}"
-    )
-    _record(state, frame, node, "habit-order", message)
-
-
-def record_filtered_share(
-    state: InterpreterState, frame: Frame, test: ast.expr, over: Value, answer: Value
-) -> None:
-    """Record ``if i % world_size == rank`` in a loop over a list of a rank's own order."""
-    if any(isinstance(node, ast.Mod) for node in ast.walk(test)):
-        record_unordered_share(state, frame, test, over, answer.content)
 
 
 def record_own_split(state: InterpreterState, call: LibraryCall, seeds: Taint) -> None:
@@ -126,7 +96,7 @@ def record_own_split(state: InterpreterState, call: LibraryCall, seeds: Taint) -
             f"each rank splits the data with its own seed ({seeds[0].text}): what one rank keeps "
             "for validation, others train on; pass a `generator` with the same seed"
         )
-        _record(state, call.frame, call.node, "habit-order", message)
+        record_habit(state, call.frame, call.node, "habit-order", message)
 
 
 def _lost_result(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:
@@ -222,7 +192,7 @@ def record_own_share(state: InterpreterState, call: LibraryCall, parameters: Seq
         share = (parameters.index("rank"), "rank", parameters.index(counts[0]), counts[0])
         message = _local_share(state, call, *share)
         if message is not None:
-            _record(state, call.frame, call.node, *message)
+            record_habit(state, call.frame, call.node, *message)
 
 
 def _local_share(
@@ -248,7 +218,17 @@ def _record_device(state: InterpreterState, call: LibraryCall) -> None:
     at = _DEVICE_CALLS.get(call.name, 0)
     node, value = call.arguments.node(at, "index"), call.arguments.get(at, "index")
     if node is not None and value is not None and _is_global_rank(value):
-        _record(state, call.frame, call.node, "habit-device", _device_message(state, node))
+        record_habit(state, call.frame, call.node, "habit-device", _device_message(state, node))
+
+
+def _record_device_ids(state: InterpreterState, call: LibraryCall) -> None:
+    """Record the global rank as the only GPU that DDP uses."""
+    listed, node = call.arguments.get(1, "device_ids"), call.arguments.node(1, "device_ids")
+    items = listed.items if listed is not None else None
+    if items and len(items) == 1 and isinstance(node, ast.List) and _is_global_rank(items[0]):
+        record_habit(
+            state, call.frame, call.node, "habit-device", _device_message(state, node.elts[0])
+        )
 
 
 def record_device_name(
@@ -262,7 +242,7 @@ def record_device_name(
     first = state.unparse(node.values[0])
     if prefix.endswith(("cuda:", "npu:")) or (prefix == ":" and "device" in first):
         index = hole.value if isinstance(hole, ast.FormattedValue) else hole
-        _record(state, frame, node, "habit-device", _device_message(state, index))
+        record_habit(state, frame, node, "habit-device", _device_message(state, index))
 
 
 def _device_message(state: InterpreterState, index: ast.expr) -> str:

@@ -39,11 +39,16 @@ from holdfast.lint.abstract_state.abstract_objects import (
     mark_contained,
 )
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.process_stamps import (
+    stamps_of,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.misused_values import record_device_name, record_filtered_share
+from holdfast.lint.divergence.misused_values import record_device_name
+from holdfast.lint.divergence.orders import record_filtered_share, record_unordered_numbers
 from holdfast.lint.interpreter.assignments import assign, assign_round
 from holdfast.lint.interpreter.branch_merge import restore_names
 from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.narrowing import narrow
 
 #: Longer literals are not tracked element by element.
 _MAX_ITEMS, _MAX_KEYS = 16, 64
@@ -110,7 +115,7 @@ class LiteralEvaluator:
         record_device_name(self.state, frame, node, values)
         return as_text(
             combine_values(*values),
-            tuple(RANK_TEXT for value in values if RANK_TEXT in value.objects),
+            (*(RANK_TEXT for value in values if RANK_TEXT in value.objects), *stamps_of(values)),
         )
 
     def _slice(self, frame: Frame, node: ast.Slice) -> Value:
@@ -151,6 +156,9 @@ class LiteralEvaluator:
                         count.append(self.state.taint_source(frame, TaintKind.DATA, test))
                     count.append(answer.content)
                     known = known and answer.known
+                    narrowing = narrow(self.state, frame, test)
+                    if narrowing is not None:
+                        frame.scope.names[narrowing.name] = narrowing.yes
             values = [self.state.evaluate(frame, result) for result in results]
         restore_names(frame.scope.names, saved_names)
         length = merge_taint(*count)
@@ -241,6 +249,7 @@ class LiteralEvaluator:
         return list(value.items) if value.items and not method else None
 
     def _dict_by_rounds(self, frame: Frame, node: ast.DictComp) -> Value:
+        record_unordered_numbers(self.state, frame, node)
         return self._comprehension(frame, node, node.generators, node.key, node.value)
 
     @property

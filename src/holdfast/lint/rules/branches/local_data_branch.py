@@ -30,7 +30,7 @@ RULE = Rule(
         "unless DDP finds unused parameters; returns of ranks without gradients before a "
         "collective, and tests of each gradient around one where batches may leave out parameters; "
         "flags by which one rank stops a library's trainer; "
-        "context managers that yield on some ranks only."
+        "context managers that yield on some ranks only; monitored losses of the rank's own share."
     ),
     known_misses=(
         "On a shared file system all ranks see the same files, so the finding is false as long as "
