@@ -26,7 +26,8 @@ RULE = Rule(
         "collectives without the one group that their function gets or their class creates. Also "
         "lists and output tensors with one part for each rank of the job in a group of fewer, or "
         "the reverse; gather_list and scatter_list on all ranks, or on none; outputs of "
-        "all_gather_into_tensor and inputs of reduce_scatter_tensor of the size of the other tensor."
+        "all_gather_into_tensor and inputs of reduce_scatter_tensor of the size of the other "
+        "tensor."
     ),
     known_misses=(
         "Shapes returned by libraries. In a broadcast, shapes that depend on nothing but the rank: "
