@@ -16,6 +16,7 @@ text search.
   micro_batches          gradients that are not averaged before a step
   process_groups         creation and teardown of groups
   handles                async collectives that are never awaited
+  handles_in_loops       handles and buffers that the next round of a loop overwrites
   early_uses             buffers of async collectives that are used before the wait
   swallowed_failures     handlers that go on after one rank's failure
   sharded_saves          saves of sharded models on one rank
