@@ -30,6 +30,7 @@ text search.
   skipped_modules        parts of a model that a rank's batch leaves out
   skipped_gradients      collectives that ranks without a gradient skip
   device_habits          loads onto GPU 0, tensors on the CPU, CUDA before a fork
+  unordered_calls        collectives in __del__ and signal handlers
   changed_models         parameters that change after their model was wrapped
   omitted_groups         collectives without the group of their function
   shards                 sharding by local rank
@@ -77,6 +78,7 @@ from holdfast.lint.patterns.skipped_modules import find_skipped_modules
 from holdfast.lint.patterns.step_counts import find_step_counts
 from holdfast.lint.patterns.sums import find_lost_shares
 from holdfast.lint.patterns.swallowed_failures import find_swallowed_failures
+from holdfast.lint.patterns.unordered_calls import find_unordered_calls
 from holdfast.lint.sources.modules import Module, SymbolTable
 
 _ASYNC_WORDS = Words(("async_op", "isend(", "irecv("))
@@ -116,6 +118,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_changed_models(modules, names)
         yield from find_skipped_modules(modules, names)
         yield from find_skipped_gradients(modules, names)
+        yield from find_unordered_calls(modules, names)
         yield from find_device_habits(modules)
         yield from find_lost_results(modules)
         yield from find_open_keys(modules)
