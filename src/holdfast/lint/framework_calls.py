@@ -53,6 +53,13 @@ METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("push_to_hub", "commit_message", "sharded"),
     ),
     # the metrics of a supervised evaluator are reduced, the model of a trainer runs backward
+    # its loops build all samplers by rank, and reduce the metrics
+    "mmengine.Runner": (
+        ("train", "", "collective"),
+        ("val", "", "collective"),
+        ("test", "", "collective"),
+    ),
+    "mmengine.Loop": (("run", "", "collective"),),
     "ignite.Engine": (("run", "data max_epochs", "collective"),),
 }
 _TRL_TRAINERS = (
@@ -93,6 +100,17 @@ IGNITE_CALLS = (
     ("broadcast", "tensor src safe_mode"), ("barrier", ""),
     ("all_gather_tensors_with_shapes", "tensor shapes group"),
 )  # fmt: skip
+#: Functions of mmengine 0.10 over all ranks (dist/dist.py, dist/utils.py), with their parameters.
+MMENGINE_CALLS = (
+    ("all_reduce", "data op group"), ("all_gather", "data group"), ("gather", "data dst group"),
+    ("broadcast", "data src group"), ("sync_random_seed", "group"),
+    ("broadcast_object_list", "data src group"), ("all_reduce_dict", "data op group"),
+    ("all_gather_object", "data group"), ("gather_object", "data dst group"),
+    ("collect_results", "results size device tmpdir"),
+    ("collect_results_cpu", "result_part size tmpdir"),
+    ("collect_results_gpu", "result_part size"), ("allreduce_params", "params coalesce"),
+    ("barrier", "group"),
+)  # fmt: skip
 #: Packages of metrics whose ``compute()`` reduces over all ranks.
 METRICS = ("torchmetrics.", "ignite.metrics.")
 #: What a framework passes to the methods of a class derived from one of its own, by the names of
@@ -107,9 +125,18 @@ HOOK_PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "lightning.Module": {"batch": ("batch",), "outputs": ("batch",)},
     "transformers.TrainerCallback": {"model": ("wrapped:configured",)},
+    "transformers.Trainer": {"inputs": ("batch",), "model": ("wrapped:configured",)},
+    "mmengine.Hook": {
+        "runner": ("mmengine.Runner",),
+        "data_batch": ("batch",),
+        "outputs": ("batch",),
+    },
 }
-#: Attributes of a framework's object that hold the model.
-MODEL_ATTRIBUTES: dict[str, tuple[str, ...]] = {"transformers.Trainer": ("model", "model_wrapped")}
+#: Attributes of a framework's object, and what they are.
+HELD_OBJECTS: dict[str, dict[str, str]] = {
+    "transformers.Trainer": {"model": "wrapped:configured", "model_wrapped": "wrapped:configured"},
+    "mmengine.Runner": dict.fromkeys(("train_loop", "val_loop", "test_loop"), "mmengine.Loop"),
+}
 HOOK_CLASSES: dict[str, str] = {
     **{
         f"{home}.{name}": "lightning.Callback"
@@ -125,6 +152,10 @@ HOOK_CLASSES: dict[str, str] = {
         for home in _LIGHTNING
         for name in ("LightningModule", "core.LightningModule", "core.module.LightningModule")
     },
+    **{f"trl.{name}": "transformers.Trainer" for name in _TRL_TRAINERS},
+    "transformers.Trainer": "transformers.Trainer",
+    "transformers.Seq2SeqTrainer": "transformers.Trainer",
+    "mmengine.hooks.Hook": "mmengine.Hook",
     "transformers.TrainerCallback": "transformers.TrainerCallback",
     "transformers.trainer_callback.TrainerCallback": "transformers.TrainerCallback",
 }  # fmt: skip

@@ -207,6 +207,11 @@ CALLS |= {
     for name, parameters in framework_calls.IGNITE_CALLS
 }
 
+CALLS |= {
+    f"mmengine.dist.{name}": _collective(name, parameters, "return")
+    for name, parameters in framework_calls.MMENGINE_CALLS
+}
+
 #: Methods of library instances, by class.
 METHODS: dict[str, dict[str, CollectiveCall]] = {
     "accelerate.Accelerator": {
@@ -297,6 +302,8 @@ VARYING: dict[str, TaintKind] = {
     "torch_xla.runtime.local_ordinal": _LOCAL,
     "ignite.distributed.get_rank": _RANK, "ignite.distributed.get_local_rank": _LOCAL,
     "ignite.distributed.get_node_rank": _RANK,
+    "mmengine.dist.get_rank": _RANK, "mmengine.dist.get_local_rank": _LOCAL,
+    "mmengine.dist.is_main_process": _RANK,
     "torch.distributed.get_group_rank": _RANK, "deepspeed.comm.get_rank": _RANK,
     "deepspeed.comm.get_local_rank": _LOCAL, "socket.gethostname": TaintKind.HOST,
     "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,

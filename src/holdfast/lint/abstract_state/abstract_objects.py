@@ -171,6 +171,8 @@ class GroupNumber(msgspec.Struct, frozen=True):
 
 #: The result of ``get_world_size()``, and of ``range`` over it.
 WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+#: The number of ranks of a host.
+LOCAL_SIZE = LibraryName("#local_size")
 
 
 class OnePerRank(msgspec.Struct, frozen=True):
@@ -182,6 +184,16 @@ class OnePerRank(msgspec.Struct, frozen=True):
 
     size: Any
     repeated: bool = False
+
+
+class SummedOver(msgspec.Struct, frozen=True):
+    """A tensor that one all_reduce summed over the ranks of a group; None: over all ranks.
+
+    ``averaged``: it was divided by their number.
+    """
+
+    group: ProcessGroup | None
+    averaged: bool = False
 
 
 class Multiple(msgspec.Struct, frozen=True):

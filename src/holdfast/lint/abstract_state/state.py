@@ -32,6 +32,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONFIGURED_MODEL,
     COUNT,
     LAUNCHER_RANK,
+    LOCAL_SIZE,
     FunctionObject,
     Instance,
     LibraryInstance,
@@ -65,7 +66,7 @@ _NEVER_EMPTY = frozenset({TaintKind.TIME, TaintKind.HOST})
 _MAX_TEXT = 80
 #: Classes, as the tables name them, whose methods enter collectives.
 _ANNOTATED = ("accelerate.", "lightning.", "deepspeed.", "transformers.", "wrapped:")
-_HOOK = re.compile(r"on_|\w+_step$")
+_HOOK = re.compile(r"on_|\w+_step$|before_|after_|compute_loss$")
 #: What shows that the program lets FSDP or DeepSpeed's ZeRO-3 shard its models, by settings.
 _SHARDS_MODELS = re.compile(
     r"\bfsdp(?:_plugin)?\s*=\s*[\"'\[A-Z]|FullyShardedDataParallelPlugin\(|FSDPStrategy\("
@@ -318,7 +319,7 @@ class InterpreterState:
         kind = library.VARYING_VARIABLES.get(name)
         if kind is not None:
             return Value(self.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
-        return UNKNOWN
+        return Value(known=False, objects=(LOCAL_SIZE,)) if name == "LOCAL_WORLD_SIZE" else UNKNOWN
 
     def taint_source(self, frame: Frame, kind: TaintKind, node: ast.AST, text: str = "") -> Taint:
         """Return a new taint source."""

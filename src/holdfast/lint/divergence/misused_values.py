@@ -24,10 +24,13 @@ from holdfast.lint.abstract_state.abstract_objects import LAUNCHER_RANK
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_method_division
 from holdfast.lint.divergence.group_numbers import record_group_numbers
 from holdfast.lint.divergence.orders import record_habit
 from holdfast.lint.divergence.sizes_by_rank import record_size_by_rank
 from holdfast.lint.divergence.wrapped_models import record_wrapped_misuse
+from holdfast.lint.patterns.scopes import walk
+from holdfast.lint.sources.modules import last_name
 
 #: Calls that select the share of one rank of the world: positions of the rank and their number.
 _SHARES = {
@@ -50,6 +53,7 @@ _DEVICE_METHODS = frozenset({"cuda", "to"})
 _IN_PLACE = frozenset({"torch.distributed.all_reduce", "torch.distributed.broadcast"})
 #: Methods that return another tensor.
 _COPYING_METHODS = frozenset({"clone", "float", "double", "half", "mean", "sum"})
+_BROADCASTS_OBJECTS = "torch.distributed.broadcast_object_list"
 _QUERIES = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
 _CREATES = "torch.distributed.init_process_group"
 #: A function of an unread file that creates the process group, by its name.
@@ -70,7 +74,13 @@ def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
     record_wrapped_misuse(state, call)
     record_size_by_rank(state, call)
     record_group_numbers(state, call)
-    message = _lost_result(state, call) or _wrong_share(state, call) or _own_order(call)
+    record_method_division(state, call)
+    message = (
+        _lost_result(state, call)
+        or _lost_objects(call)
+        or _wrong_share(state, call)
+        or _own_order(call)
+    )
     if message:
         record_habit(state, call.frame, call.node, *message)
     elif call.name.endswith(".DistributedDataParallel"):
@@ -107,6 +117,46 @@ def _lost_result(state: InterpreterState, call: LibraryCall) -> tuple[str, str] 
         f"{name} changes the temporary `{text}`: its result is lost, and the rank goes on with its "
         "own value"
     )
+
+
+def _lost_objects(call: LibraryCall) -> tuple[str, str] | None:
+    """Return the message for a broadcast of a list that is not read afterwards.
+
+    torch replaces the elements of the list; the variables that they came from stay as they are.
+    """
+    node, frame = call.arguments.node(0, "object_list"), call.frame
+    if call.name != _BROADCASTS_OBJECTS or frame.function is None or frame.control or frame.exited:
+        return None
+    nodes = walk(frame.tree)
+    calls = [each for each in nodes if isinstance(each, ast.Call)]
+    if sum(last_name(each.func) == "broadcast_object_list" for each in calls) > 1:
+        return None  # one for the root
+    sent = node
+    if isinstance(node, ast.Name):
+        made = [each for each in nodes if isinstance(each, ast.Assign) and _names(each, node.id)]
+        uses = [each for each in nodes if isinstance(each, ast.Name) and each.id == node.id]
+        sent = made[0].value if len(made) == 1 and len(uses) == 2 else None
+    if not isinstance(sent, ast.List) or not sent.elts:
+        return None
+    names = {each.id for each in sent.elts if isinstance(each, ast.Name)}
+    read = [
+        each.id
+        for each in nodes
+        if isinstance(each, ast.Name)
+        and each.id in names
+        and isinstance(each.ctx, ast.Load)
+        and each.lineno > call.location.line
+    ]
+    if not read:
+        return None
+    return "habit-result", (
+        f"the result of broadcast_object_list is lost: it is in the list, and `{read[0]}` is still "
+        "the rank's own; read it from the list afterwards"
+    )
+
+
+def _names(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
 
 
 def _wrong_share(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:

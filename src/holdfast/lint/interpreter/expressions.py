@@ -62,6 +62,7 @@ from holdfast.lint.abstract_state.shares import (
     rounds_up,
 )
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_division
 from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
 from holdfast.lint.divergence.operand_counts import product_per_rank
@@ -138,6 +139,8 @@ class ExpressionEvaluator:
         objects = (*left.objects, *right.objects)
         if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
+        if isinstance(node.op, ast.Div):
+            record_division(self.state, frame, node, left, right)
         if is_share_length(frame, node, left, right):
             return UNKNOWN
         if isinstance(node.op, ast.Div) and WHOLE_SIZE in right.objects:
@@ -431,13 +434,18 @@ def _is_local_count(node: ast.Compare, left: Value) -> bool:
 
 
 def _is_batch_element(node: ast.Compare, left: Value) -> bool:
-    """Return True for a comparison of one element of a batch with a number: ``y[0] % 2 == 0``."""
+    """Return True for one element, or the mean, of a batch compared with a number: ``y[0] > 2``."""
     if BATCH not in left.objects or left.agreed:
         return False
     operand = node.left.left if isinstance(node.left, ast.BinOp) else node.left
     match operand, node.comparators:
         case (
             ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int())),
+            [ast.Constant(value=int() | float())],
+        ):
+            return True
+        case (
+            ast.Call(func=ast.Attribute(attr="mean" | "std" | "norm"), args=[]),
             [ast.Constant(value=int() | float())],
         ):
             return True

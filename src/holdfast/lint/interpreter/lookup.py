@@ -53,7 +53,7 @@ from holdfast.lint.abstract_state.process_stamps import (
 )
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
-from holdfast.lint.framework_calls import MODEL_ATTRIBUTES
+from holdfast.lint.framework_calls import HELD_OBJECTS
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.subscripts import SubscriptEvaluator
 from holdfast.lint.library_models.classes import library_base
@@ -405,12 +405,13 @@ class NameEvaluator:
         )
 
     def _held_model(self, instance: LibraryInstance, name: str) -> Value | None:
-        """Return the model in a wrapper or trainer; None for other attributes."""
+        """Return the model in a wrapper, or what a trainer holds; None for other attributes."""
         if name == "module" and instance.name.startswith(("wrapped:", "deepspeed.Engine")):
             return self._wrapped_module(instance)
-        if name in MODEL_ATTRIBUTES.get(instance.name, ()) and self.state.shards_models:
-            return Value(objects=(CONFIGURED_MODEL,), known=False)
-        return None
+        held = HELD_OBJECTS.get(instance.name, {}).get(name)
+        if held is None or (held == CONFIGURED_MODEL.name and not self.state.shards_models):
+            return None
+        return Value(objects=(LibraryInstance(held),), known=False)
 
     def _wrapped_module(self, wrapper: LibraryInstance) -> Value:
         """Return the model in a wrapper: without it, a sharded one has its shard only."""

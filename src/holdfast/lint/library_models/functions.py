@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.lint import library
+from holdfast.lint.abstract_domain.effects import GroupScope
 from holdfast.lint.abstract_domain.values import (
     CLAMPED,
     MAX_OBJECTS,
@@ -38,6 +39,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONTAINED,
     COUNT,
     LAUNCHER_RANK,
+    LOCAL_SIZE,
     PADDING,
     PROGRESS_BAR,
     RANK_SHARE,
@@ -52,6 +54,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ModuleObject,
     TupleElements,
+    dict_entries,
     is_callable,
     model_outputs,
 )
@@ -67,6 +70,7 @@ from holdfast.lint.abstract_state.process_stamps import (
 )
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.collectives import group_scope
 from holdfast.lint.divergence.group_numbers import group_number, single_number
 from holdfast.lint.divergence.orders import record_unordered_share
 from holdfast.lint.library_models import frameworks, own_files
@@ -86,7 +90,7 @@ from holdfast.lint.library_models.side_effects import record_variable
 from holdfast.lint.sources.modules import Class, last_name
 
 #: Objects preserved by conversions between number types.
-_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,))
+_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,), (LOCAL_SIZE,))
 FunctionModel = Callable[[InterpreterState, LibraryCall], Value]
 
 
@@ -152,7 +156,10 @@ def _filter(state: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _sorted(_: InterpreterState, call: LibraryCall) -> Value:
-    return replace(call.first(), order=(), const=NO_CONSTANT)
+    over = call.first()
+    if dict_entries(over) is not None and "key" not in call.arguments.named:
+        return Value(length=over.length)  # a dict's keys do not differ as its values do
+    return replace(over, order=(), const=NO_CONSTANT)
 
 
 def _set(state: InterpreterState, call: LibraryCall) -> Value:
@@ -404,7 +411,9 @@ def _world_size(state: InterpreterState, call: LibraryCall) -> Value:
     number = group_number(state, call, "size")
     if number is not None:
         return Value(objects=(number,))
-    return Value(objects=(WORLD_SIZE,))
+    group = call.arguments.get(0, "group")
+    of_all = group is None or group.const is None or group_scope(group) is GroupScope.WORLD
+    return Value(objects=(WORLD_SIZE,)) if of_all else UNIFORM
 
 
 def _uniform(_: InterpreterState, __: LibraryCall) -> Value:

@@ -59,6 +59,7 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
+from holdfast.lint.divergence.divided_sums import keep_sums
 from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models import (
     dict_methods,
@@ -86,6 +87,8 @@ _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 _CONFIGURED_CLASSES = frozenset(
     {"accelerate.Accelerator", "transformers.Trainer", CONFIGURED_MODEL.name}
 )
+#: Methods whose result has the same elements.
+_COPYING_METHODS = frozenset({"item", "clone", "detach", "float", "cpu", "tolist"})
 #: Methods that move a tensor to another device and keep its content.
 _DEVICE_METHODS = frozenset({"to", "cuda"})
 #: Methods whose result on a rank-specific name is the same on all ranks.
@@ -298,6 +301,8 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     value = combine_values(
         receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
     )
+    if call.name in _COPYING_METHODS:
+        value = keep_sums(value, receiver)
     if call.name in SELECTING:
         element_count = merge_taint(value.length, selection_taint(state, call, receiver))
         value = replace(value, length=element_count, element_length=element_count)

@@ -33,7 +33,7 @@ text search.
   shards                 sharding by local rank
   by_name                what names alone reveal
   framework_habits       schedules, gathers, hooks and starts of training frameworks
-  lost_results           edits, predictions, states and gradients that a rank loses
+  lost_results           edits, predictions and gradients that a rank loses
   open_keys              collectives for keys that a rank's data added
   failed_scores          failed evaluations that count as 0
 """
@@ -55,7 +55,10 @@ from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loader_workers import find_loader_workers
 from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.lost_results import find_lost_results
-from holdfast.lint.patterns.monitored_values import find_unseen_monitors
+from holdfast.lint.patterns.monitored_values import (
+    find_own_monitors,
+    find_unseen_monitors,
+)
 from holdfast.lint.patterns.omitted_groups import find_omitted_groups
 from holdfast.lint.patterns.open_keys import find_open_keys
 from holdfast.lint.patterns.process_groups import find_group_patterns
@@ -116,6 +119,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_process_orders(modules)
         yield from find_batch_shapes(modules)
         yield from find_unseen_monitors(modules)
+        yield from find_own_monitors(modules)
         yield from find_sampler_groups(modules)
         yield from find_loader_workers(modules)
         yield from find_step_counts(modules)

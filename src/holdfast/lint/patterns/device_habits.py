@@ -37,6 +37,8 @@ _CONSTRUCTORS = frozenset(
 _TENSORS = {"all_reduce": 0, "broadcast": 0, "reduce": 0, "all_gather": 1}
 _DIST = re.compile(r"(?:^|\.)(?:dist|distributed)$")
 _OPTIMIZER_STATE = re.compile(r"optim\w*\.load_state_dict\(")
+#: What puts a state on the CPU before it is saved.
+_MOVES = re.compile(r"\.cpu\(\)|[\"']cpu[\"']")
 _BLOCKS = (ast.If, ast.Try, *LOOPS, *FUNCTIONS)
 _FORKS = re.compile(r"(?:^|\.)(?:mp|multiprocessing)\.(?:Process|start_processes)$")
 _SETS_METHOD = re.compile(r"set_start_method\(|get_context\(|forkserver")
@@ -47,7 +49,8 @@ def find_device_habits(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield the habits of a program that starts ranks with a GPU each."""
     own = [module for module in modules if not module.is_test]
     backends = ["".join(found) for module in own for found in _STARTS.findall(module.text)]
-    starts = bool(backends) and not any(_OWN_GPU.search(module.text) for module in own)
+    on_gpus = any("cuda" in module.text for module in own)
+    starts = on_gpus and bool(backends) and not any(_OWN_GPU.search(module.text) for module in own)
     only_nccl = bool(backends) and all(map(_ONLY_NCCL.match, backends))
     on_cpu = only_nccl and not any(_DEFAULT_DEVICE.search(module.text) for module in own)
     selecting = {"set_device", *(name for module in own for name in _selecting_functions(module))}
@@ -137,10 +140,13 @@ def _is_called_by_one(guards: RankGuards, unit: Unit, call: ast.Call) -> bool:
 
 
 def _is_training_state(unit: Unit, call: ast.Call) -> bool:
-    """Return True for a file with the state of an optimizer, which rank 0 trained on GPU 0."""
-    text = unit.text(unit.node)
-    return _OPTIMIZER_STATE.search(text) is not None and not (
-        "rank" in ast.unparse(call) or "map_location" in text
+    """Return True for what rank 0 saved from GPU 0: a state that the file saves, an optimizer's."""
+    text, module = unit.text(unit.node), unit.module.text
+    if "rank" in ast.unparse(call) or "map_location" in text:
+        return False
+    saves = "torch.save(" in module and "state_dict()" in module and not _MOVES.search(module)
+    return _OPTIMIZER_STATE.search(text) is not None or (
+        saves and any(last_name(each.func) == "load_state_dict" for each in unit.calls)
     )
 
 

@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterator
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.devices import habit
 from holdfast.lint.patterns.rank_guards import Unit, is_guarded, iter_units
-from holdfast.lint.patterns.scopes import argument, starts_before, walk
+from holdfast.lint.patterns.scopes import Words, argument, starts_before, walk
 from holdfast.lint.patterns.sharded_saves import ONE_RANK
 from holdfast.lint.sources.modules import Module, dotted_name, last_name
 
-_WORDS = re.compile(r"GatheredParameters\(|\.prepare\(|\.predict\(|\ball_gather\(")
+_WORDS = Words(("GatheredParameters(", ".prepare(", ".predict(", "all_gather("))
+_LINES = re.compile("|".join(map(re.escape, _WORDS.parts)))
 _FILLS = re.compile(
     r"^(?:zero|fill|copy|normal|uniform|constant|ones|zeros|xavier|kaiming|trunc)_\w*$|^(?:add|mul)_$"
 )
@@ -35,9 +36,9 @@ def find_lost_results(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield the results of all modules but tests that a rank loses, or has its share of."""
     own = [module for module in modules if not module.is_test]
     for module in own:
-        if _WORDS.search(module.text) is None:
+        if not _WORDS.occur_in(module.text):
             continue
-        for unit in iter_units(module, _WORDS):
+        for unit in iter_units(module, _LINES):
             text = unit.text(unit.node)
             if "GatheredParameters(" in text:
                 yield from _lost_edits(unit)

@@ -383,6 +383,8 @@ def canonical_name(name: str) -> str:
         ("accelerate.utils.operations.", "accelerate.utils."),
         ("deepspeed.comm.comm.", "deepspeed.comm."),
         ("deepspeed.runtime.zero.", "deepspeed.zero."),
+        ("mmengine.dist.dist.", "mmengine.dist."),
+        ("mmengine.dist.utils.", "mmengine.dist."),
         ("lightning.pytorch.utilities.", "lightning.utilities."),
         ("pytorch_lightning.utilities.", "lightning.utilities."),
     ):

@@ -180,6 +180,10 @@ GUARDED = {
         "import ignite.distributed as idist\nfrom ignite.metrics import Accuracy\n",
         "metric = Accuracy()\n    if idist.get_rank() == 0:\n        print(metric.compute())",
     ),
+    "mmengine": (
+        "from mmengine.dist import collect_results, is_main_process\n",
+        "if is_main_process():\n        collect_results(model, 8)",
+    ),
     "a metric on a device": (
         "import torchmetrics\nimport torch.distributed as dist\n",
         (
@@ -544,3 +548,80 @@ def main(model, batch):
 def test_the_model_that_a_trainer_holds(attribute, saved, setting, lines):
     text = HELD_MODEL.format(attribute=attribute, saved=saved, setting=setting)
     assert sorted({line for _, _, line in rules_of(text)}) == lines
+
+
+MMENGINE_HOOK = """
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
+
+class Evaluate(Hook):
+    {decorator}
+    def after_train_epoch(self, runner):
+        {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "call", "count"),
+    [
+        ("@master_only", "runner.val_loop.run()", 1),
+        ("@master_only", "runner.val()", 1),
+        ("@master_only", "runner.save_checkpoint('out', 'last.pth')", 0),
+        ("", "runner.val_loop.run()", 0),
+    ],
+)
+def test_a_hook_of_mmengine_on_one_rank(decorator, call, count):
+    assert len(rules_of(MMENGINE_HOOK.format(decorator=decorator, call=call))) == count
+
+
+LOSS = """
+import torch
+import torch.distributed as dist
+from transformers import Trainer
+
+class Weighted({base}):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        out = model(**inputs)
+        count = (inputs["labels"] != -100).sum()
+        if {test}:
+            dist.all_reduce(count)
+        return out.loss / count
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "test", "count"),
+    [
+        ("Trainer", "count > 0", 1),
+        ("Trainer", "inputs['labels'][0].sum() > 0", 1),
+        ("Trainer", "inputs['labels'].shape[0] > 1", 0),
+        ("Trainer", "self.args.weighted", 0),
+    ],
+)
+def test_the_inputs_of_a_loss_are_the_ranks_own_batch(base, test, count):
+    assert len(rules_of(LOSS.format(base=base, test=test))) == count
+
+
+STEP = """
+import torch
+from transformers import Trainer
+
+class Tolerant(Trainer):
+    def training_step(self, model, inputs):
+        try:
+            return {step}(model, inputs)
+        except RuntimeError:
+            {handler}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "handler", "count"),
+    [
+        ("super().training_step", "return torch.tensor(0.0)", 1),
+        ("super().training_step", "raise", 0),
+        ("self.measure", "return torch.tensor(0.0)", 0),
+    ],
+)
+def test_a_step_whose_failure_one_rank_swallows(step, handler, count):
+    assert len(rules_of(STEP.format(step=step, handler=handler))) == count

@@ -40,7 +40,13 @@ def test_other_names_are_unknown(rows):
 
 @pytest.mark.parametrize(
     ("test", "count"),
-    [("y[0] % 2 == 0", 1), ("y[0] > 3", 1), ("y.shape[0] > 3", 0), ("rows[0] > 3", 0)],
+    [
+        ("y[0] % 2 == 0", 1),
+        ("y[0] > 3", 1),
+        ("y.mean() < 0", 1),
+        ("y.shape[0] > 3", 0),
+        ("rows[0] > 3", 0),
+    ],
 )
 def test_one_element_of_a_batch_is_the_ranks_own(test, count):
     text = f"""

@@ -135,3 +135,25 @@ def test_the_only_gpu_of_ddp(index, count):
         "    return torch.nn.parallel.DistributedDataParallel(net, device_ids=[index])\n"
     )
     assert len(habits(text.format(index))) == count
+
+
+OWN_FILE = """
+class Trainer:
+    def load(self, path):
+        state = torch.load(path)
+        self.net.load_state_dict({loaded})
+    def save(self, path):
+        torch.save({saved}, path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loaded", "saved", "count"),
+    [
+        ("state['net']", "{'net': self.net.state_dict()}", 1),
+        ("state['net']", "{'net': self.net.cpu().state_dict()}", 0),
+        ("state['net']", "{'epoch': self.epoch}", 0),
+    ],
+)
+def test_a_checkpoint_that_the_same_file_saves(loaded, saved, count):
+    assert len(habits(OWN_FILE.format(loaded=loaded, saved=saved))) == count
