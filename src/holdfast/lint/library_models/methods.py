@@ -309,10 +309,7 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     if BATCH in receiver.objects and call.name not in _VALUE_METHODS:
         masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
         return replace(value, known=False, objects=(BATCH, *model_outputs((receiver,)), *masks))
-    if RANK_TEXT in receiver.objects:
-        value = replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
-    elif not value.objects and call.name not in _NUMBER_METHODS:
-        value = replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
+    value = _with_names(value, call)
     if call.name in _TEXT_METHODS:
         dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
         value = replace(value, content=without_kinds(value.content, dropped_kinds))
@@ -327,6 +324,16 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     return replace(
         value, known=receiver.agreed and value.known, agreed=receiver.agreed, objects=objects
     )
+
+
+def _with_names(value: Value, call: LibraryCall) -> Value:
+    """Return a text with the rank, or with what its process took from its own clock or host."""
+    receiver = call.receiver
+    if RANK_TEXT in receiver.objects:
+        return replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
+    if value.objects or call.name in _NUMBER_METHODS:
+        return value
+    return replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
 
 
 def _is_module(value: Value) -> bool:

@@ -13,7 +13,13 @@ from collections.abc import Collection, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.devices import habit
-from holdfast.lint.patterns.rank_guards import RankGuards, Unit, is_guarded, iter_units
+from holdfast.lint.patterns.rank_guards import (
+    RankGuards,
+    Unit,
+    is_guarded,
+    iter_units,
+    means_function,
+)
 from holdfast.lint.patterns.scopes import LOOPS, argument, starts_before
 from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
@@ -135,7 +141,11 @@ def _loads_onto_first(guards: RankGuards, unit: Unit, call: ast.Call) -> Iterato
 def _is_called_by_one(guards: RankGuards, unit: Unit, call: ast.Call) -> bool:
     """Return True if each visible call of the function around is of some ranks only."""
     function = unit.function_of(call)
-    callers = guards.callers(unit, function) if function is not None else []
+    callers = [
+        (caller, node)
+        for caller, node in (guards.callers(unit, function) if function is not None else [])
+        if isinstance(node, ast.Call) and means_function(caller, node, unit) and node is not call
+    ]
     return bool(callers) and all(is_guarded(caller, node) for caller, node in callers)
 
 
