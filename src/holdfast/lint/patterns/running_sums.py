@@ -207,11 +207,39 @@ def _is_counted(
         if owner and isinstance(node.func, ast.Attribute) and dotted_name(node.func.value) == owner:
             if node is not sums and any(_adds_to(each, f"self.{attribute}") for each in inner):
                 return True
-        elif any(name in _names_in(arg) for arg in node.args):
-            counts = node is not sums and _COUNTS.search(last_name(node.func)) is not None
-            if counts or (node is sums and _passes_on(function, inner)):
+        elif name in map(_place, node.args):
+            added = function is not None and _adds_to_parameter(function, inner, node, name)
+            counts = _COUNTS.search(last_name(node.func)) is not None and _is_returned_to(
+                nodes, node, name
+            )
+            if (node is not sums and (added or counts)) or (
+                node is sums and _passes_on(function, inner)
+            ):
                 return True
     return False
+
+
+def _adds_to_parameter(
+    function: Function, inner: Sequence[ast.AST], call: ast.Call, name: str
+) -> bool:
+    """Return True if a function adds to the parameter for which a call passes a total."""
+    bound = function.owner is not None and isinstance(call.func, ast.Attribute)
+    names = [
+        parameter
+        for at, parameter in enumerate(function.parameters[bound:])
+        if (passed := argument(call, at, parameter)) is not None and _place(passed) == name
+    ]
+    return any(_adds_to(node, parameter) for node in inner for parameter in names)
+
+
+def _is_returned_to(nodes: Sequence[ast.AST], call: ast.Call, name: str) -> bool:
+    """Return True for ``totals = scores.update(totals, batch)``."""
+    return any(
+        isinstance(node, ast.Assign)
+        and call in walk(node.value)
+        and name in map(_place, _flat(node.targets))
+        for node in nodes
+    )
 
 
 def _has_body(function: Function | None) -> bool:
