@@ -27,7 +27,8 @@ RULE = Rule(
         "Finds `hash()` in a name that all ranks build, such as that of a cache file: strings and "
         "most objects hash differently in each process unless PYTHONHASHSEED is set. Also finds "
         "random numbers in such a name, and sharded checkpoints in a folder that each rank names "
-        "by its own clock, process number or UUID, through attributes, properties and arguments too."
+        "by its own clock, process number or UUID, through attributes, properties and "
+        "arguments too."
     ),
     known_misses="Hashes that are stored in a variable before they become part of a name.",
     bad="""\
