@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.lint import library
+from holdfast.lint import library, varying_values
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
 from holdfast.lint.abstract_domain.values import (
     DICTS,
@@ -134,8 +134,8 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
         return UNIFORM
     if call.name in _CONTAINER_METHODS and call.receiver_node is not None:
         return _container_call(state, call)
-    if call.name in library.GUARDS and any(map(is_callable, call.first("function").objects)):
-        guard = state.taint_source(call.frame, library.GUARDS[call.name], call.node)
+    if call.name in varying_values.GUARDS and any(map(is_callable, call.first("function").objects)):
+        guard = state.taint_source(call.frame, varying_values.GUARDS[call.name], call.node)
         return guard_callables(call.first("function"), guard)
     answer = _varying_answer(state, call)
     if answer is not None:
@@ -217,13 +217,13 @@ def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
     answer = mesh_method(state, call, meshes[0]) if len(meshes) == 1 else None
     if answer is not None:
         return answer
-    if call.name in library.FILE_TESTS and not receiver.agreed:
+    if call.name in varying_values.FILE_TESTS and not receiver.agreed:
         return Value(
             merge_taint(
                 state.taint_source(call.frame, TaintKind.FILES, call.node), receiver.content
             )
         )
-    if call.name in library.DATA_TESTS:
+    if call.name in varying_values.DATA_TESTS:
         return finiteness_test(state, call, receiver)
     if (
         call.name in _VALUE_METHODS
@@ -235,7 +235,7 @@ def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
             merge_taint(state.taint_source(call.frame, data, call.node), receiver.content),
             objects=model_outputs((receiver,)),
         )
-    kind = library.VARYING_NAMES.get(call.name)
+    kind = varying_values.VARYING_NAMES.get(call.name)
     if kind is not None and not receiver.agreed:
         return Value(state.taint_source(call.frame, kind, call.node))
     return None
@@ -309,10 +309,7 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     if BATCH in receiver.objects and call.name not in _VALUE_METHODS:
         masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
         return replace(value, known=False, objects=(BATCH, *model_outputs((receiver,)), *masks))
-    value = _with_names(value, call)
-    if call.name in _TEXT_METHODS:
-        dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
-        value = replace(value, content=without_kinds(value.content, dropped_kinds))
+    value = _as_text_of(call, value)
     if call.name in _REDUCING_METHODS and not call.arguments.all_values:
         value = replace(value, length=(), element_length=())  # a scalar
     wrappers = tuple(
@@ -326,14 +323,17 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     )
 
 
-def _with_names(value: Value, call: LibraryCall) -> Value:
-    """Return a text with the rank, or with what its process took from its own clock or host."""
+def _as_text_of(call: LibraryCall, value: Value) -> Value:
+    """Return the result of a method of text or of a path, with what its receiver contains."""
     receiver = call.receiver
     if RANK_TEXT in receiver.objects:
-        return replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
-    if value.objects or call.name in _NUMBER_METHODS:
-        return value
-    return replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
+        value = replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
+    elif not value.objects and call.name not in _NUMBER_METHODS:
+        value = replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
+    if call.name in _TEXT_METHODS:
+        dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
+        value = replace(value, content=without_kinds(value.content, dropped_kinds))
+    return value
 
 
 def _is_module(value: Value) -> bool:
