@@ -69,7 +69,10 @@ from holdfast.lint.patterns.sharded_saves import find_sharded_saves
 from holdfast.lint.patterns.shards import find_shard_patterns
 from holdfast.lint.patterns.skipped_modules import find_skipped_modules
 from holdfast.lint.patterns.sums import find_lost_shares
-from holdfast.lint.patterns.swallowed_failures import find_swallowed_failures
+from holdfast.lint.patterns.swallowed_failures import (
+    find_swallowed_failures,
+    find_swallowed_shares,
+)
 from holdfast.lint.sources.modules import Module, SymbolTable
 
 _ASYNC_WORDS = Words(("async_op", "isend(", "irecv("))
@@ -119,6 +122,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_sampler_groups(modules)
         yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
+        yield from find_swallowed_shares(modules)
         yield from find_sharded_saves(modules)
         yield from find_missing_epochs(modules)
         yield from find_framework_habits(modules, names)
