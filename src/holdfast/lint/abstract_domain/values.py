@@ -483,9 +483,7 @@ def taint_value(value: Value, control: Taint) -> Value:
         value,
         content=merge_taint(value.content, control),
         absent=merge_taint(value.absent, control),
-        items=tuple(taint_value(item, control) for item in value.items)
-        if value.items is not None
-        else None,
+        items=value.items and tuple(taint_value(item, control) for item in value.items),
         agreed=False,
         const=NO_CONSTANT,
     )

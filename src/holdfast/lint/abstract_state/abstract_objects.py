@@ -171,6 +171,8 @@ class GroupNumber(msgspec.Struct, frozen=True):
 
 #: The result of ``get_world_size()``, and of ``range`` over it.
 WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+#: The number of ranks of a host.
+LOCAL_SIZE = LibraryName("#local_size")
 
 
 class OnePerRank(msgspec.Struct, frozen=True):
@@ -182,6 +184,16 @@ class OnePerRank(msgspec.Struct, frozen=True):
 
     size: Any
     repeated: bool = False
+
+
+class SummedOver(msgspec.Struct, frozen=True):
+    """A tensor that one all_reduce summed over the ranks of a group; None: over all ranks.
+
+    ``averaged``: it was divided by their number.
+    """
+
+    group: ProcessGroup | None
+    averaged: bool = False
 
 
 class Multiple(msgspec.Struct, frozen=True):
@@ -323,6 +335,10 @@ PADDING = LibraryInstance("padding")
 TRIMMED = LibraryInstance("trimmed")
 #: A boolean mask over elements.
 MASK = LibraryInstance("mask")
+#: A data set of which a library gave each rank its share.
+RANK_SHARE = LibraryInstance("rank share")
+#: The size of a data set of which the rank's loader has a share.
+WHOLE_SIZE = LibraryInstance("whole size")
 #: The state of a generator of random numbers in this process.
 RANDOM_STATE = LibraryInstance("random state")
 

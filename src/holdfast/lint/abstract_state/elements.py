@@ -23,6 +23,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     GuardedCallable,
     Instance,
     LibraryInstance,
+    LibraryMethod,
     join_rows,
 )
 
@@ -111,6 +112,15 @@ def named_loader(name: str, value: Value = UNKNOWN) -> Value | None:
     if "oader" not in name or value.known or value.objects or value.content or value.length:
         return None
     return _NAMED_LOADER if value.items is None and _LOADER_NAME.search(name) else None
+
+
+def is_whole_data_set(value: Value) -> bool:
+    """Return True for ``loader.dataset`` of a loader whose sampler gives the rank its share."""
+    return any(
+        obj.name == "dataset" and obj.owner is not None and _has_distributed_sampler(obj.receiver)
+        for obj in value.objects
+        if isinstance(obj, LibraryMethod)
+    )
 
 
 def _has_distributed_sampler(over: Value) -> bool:

@@ -10,7 +10,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint import library
+from holdfast.lint import library, varying_values
 from holdfast.lint.abstract_domain.truth import as_test
 from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
@@ -32,6 +32,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONFIGURED_MODEL,
     COUNT,
     LAUNCHER_RANK,
+    LOCAL_SIZE,
     FunctionObject,
     Instance,
     LibraryInstance,
@@ -315,10 +316,10 @@ class InterpreterState:
 
     def environment_variable(self, frame: Frame, name: str, node: ast.expr) -> Value:
         """Return an environment variable's value, tainted if the launcher sets it per rank."""
-        kind = library.VARYING_VARIABLES.get(name)
+        kind = varying_values.VARYING_VARIABLES.get(name)
         if kind is not None:
             return Value(self.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
-        return UNKNOWN
+        return Value(known=False, objects=(LOCAL_SIZE,)) if name == "LOCAL_WORLD_SIZE" else UNKNOWN
 
     def taint_source(self, frame: Frame, kind: TaintKind, node: ast.AST, text: str = "") -> Taint:
         """Return a new taint source."""

@@ -13,13 +13,14 @@ from holdfast.lint import library
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
 from holdfast.lint.abstract_domain.values import (
-    NO_CONSTANT,
     RANK_KINDS,
     UNIFORM,
+    DictEntries,
     NumberTypes,
     TaintKind,
     TaintSource,
     Value,
+    dict_of,
     is_rank_only,
     taint_kinds,
     without_kinds,
@@ -33,8 +34,11 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ProcessGroup,
+    SummedOver,
+    dict_entries,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.elements import HELD
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ANY_CREATED
 from holdfast.lint.abstract_state.mutations import store_mutation
@@ -44,6 +48,7 @@ from holdfast.lint.abstract_state.process_stamps import (
 )
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
+from holdfast.lint.divergence.divided_sums import summed_over
 from holdfast.lint.divergence.group_members import group_kind, literal_ranks
 from holdfast.lint.divergence.operand_counts import record_operand_counts
 from holdfast.lint.library import CollectiveCall
@@ -61,6 +66,10 @@ _FOLDERS = frozenset(
 )
 #: The argument with the members of the groups that a call creates.
 _MEMBERS = {"new_group": (0, "ranks"), "DeviceMesh": (1, "mesh")}
+
+
+#: Methods of a tensor that return another view of it.
+_VIEWS = frozenset({"view", "view_as", "reshape", "flatten", "squeeze", "unsqueeze", "detach"})
 
 
 def enter_collective(
@@ -166,7 +175,10 @@ def _collective_result(
             state,
             call.frame,
             call.arguments.node(collective.parameters.index(collective.agrees), collective.agrees),
+            call,
         )
+    if collective.name == "reduce" and not call.frame.control and not call.frame.exited:
+        _mark_reduced(state, call)
     if call.arguments.is_constant("async_op", answer=True):
         return Value(objects=(LibraryInstance("work"),))
     return Value(agreed=True) if call.name.startswith("accelerate.") else UNIFORM
@@ -292,27 +304,69 @@ def group_scope(value: Value | None) -> GroupScope:
     return GroupScope.UNKNOWN
 
 
-def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -> None:
-    """Mark what ``node`` names as uniform from here on."""
-    while isinstance(node, ast.Subscript) or (
-        isinstance(node, ast.Attribute) and node.attr in ("data", "grad")
-    ):
-        node = node.value
+def _mark_reduced(state: InterpreterState, call: LibraryCall) -> None:
+    """Mark the tensor of a reduce: only the root has the result."""
+    node, old = call.arguments.node(0, "tensor"), call.arguments.get(0, "tensor")
+    if isinstance(node, (ast.Name, ast.Attribute)) and old is not None:
+        content = state.taint_source(call.frame, TaintKind.DATA, call.node)
+        store_mutation(state, call.frame, node, replace(old, content=content, agreed=False))
+
+
+def _mark_agreed(
+    state: InterpreterState, frame: Frame, node: ast.expr | None, call: LibraryCall
+) -> None:
+    """Mark what ``node`` names, or a loop takes its elements from, as uniform from here on."""
+    keys: list[ast.expr] = []
+    while True:
+        match node:
+            case ast.Subscript(value=inner, slice=key):
+                keys.append(key)
+            case ast.Attribute(value=inner, attr="data" | "grad"):
+                pass
+            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _VIEWS:
+                pass
+            case _:
+                break
+        node = inner
     if isinstance(node, (ast.List, ast.Tuple)):  # the root sends the variables themselves
         for element in node.elts:
-            _mark_agreed(state, frame, element)
+            _mark_agreed(state, frame, element, call)
     if isinstance(node, (ast.Name, ast.Attribute)):
-        old = without_stamps(state.evaluate(frame, node))
-        objects = tuple(obj for obj in old.objects if obj not in (BATCH, COUNT))
-        alike = replace(
-            old, content=(), length=(), order=(), element_length=(), absent=(), objects=objects
-        )
-        store_mutation(
-            state,
-            frame,
-            node,
-            replace(alike, agreed=True, known=True, items=None, const=NO_CONSTANT),
-        )
+        old = state.evaluate(frame, node)
+        summed = summed_over(call, call.arguments.get(2, "group"), old)
+        marks = () if summed is None else (summed,)
+        key = state.evaluate(frame, keys[0]).const if len(keys) == 1 else None
+        entries = dict_entries(old)
+        if entries is not None and isinstance(key, str) and key in entries:
+            changed = dict_of(entries | {key: _as_agreed(entries[key], marks)})
+            objects = tuple(changed if isinstance(obj, DictEntries) else obj for obj in old.objects)
+            store_mutation(state, frame, node, replace(old, objects=objects))
+        else:
+            store_mutation(state, frame, node, _as_agreed(old, marks))
+        container = frame.elements.pop(node.id, None) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Name) and container is not None:
+            _mark_agreed(state, frame, container, call)
+            frame.elements[node.id] = container
+
+
+def _as_agreed(value: Value, marks: tuple[SummedOver, ...] = ()) -> Value:
+    """Return a value that a collective made equal on all ranks, with all that it contains."""
+    value = without_stamps(value)
+    kept = [
+        dict_of({name: _as_agreed(entry, marks) for name, entry in obj.entries.items()})
+        if isinstance(obj, DictEntries)
+        else obj
+        for obj in value.objects
+        if obj not in (BATCH, COUNT)
+        and not isinstance(obj, SummedOver)
+        and getattr(obj, "name", "") != HELD
+    ]
+    return Value(
+        objects=(*kept, *marks),
+        stored_in=value.stored_in,
+        ragged=value.ragged,
+        agreed=True,
+    )
 
 
 def is_of_subgroup(call: LibraryCall) -> bool:

@@ -44,6 +44,8 @@ _PATH_NAME = re.compile(r"path|file|ckpt|checkpoint|fname|dir|folder|out", re.IG
 _LINE = re.compile(r"(?<=\w):\d+(?=/|$)")
 #: A path with an unknown part, of a temporary folder, or whose last part is a parameter.
 _OPEN_PART = re.compile(rf"\?|{UNKNOWN_PART}|te?mp|/«\w+»$")
+#: A part that counts what all ranks do together, such as steps.
+_COUNTED_PART = re.compile(r"\?\w*(?:step|epoch|iter\w*|round|version):\d+")
 #: Operations of which a program with one rank has no use.
 _OF_RANKS = frozenset({"init", "creation", "forward", "backward"})
 #: What only one rank can do, or should do.
@@ -156,7 +158,8 @@ class _OrderWalker:
             self._by_one(access)
         elif kinds <= _FILES and not self._doubtful:
             self._by_all(access)
-            if self._parallel and not (access.own or access.tolerant or is_open):
+            removes = access.name == "removes" and not _is_open(_COUNTED_PART.sub("*", path))
+            if self._parallel and not (access.own or access.tolerant or (is_open and not removes)):
                 kind = _ALONE.get(access.name)
                 if kind is not None:
                     self._report(kind, access, access, access.detail)

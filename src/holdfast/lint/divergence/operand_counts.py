@@ -181,11 +181,13 @@ def _root_list(state: InterpreterState, call: LibraryCall, collective: Collectiv
     name, root, refused = entry
     position = collective.parameters.index(name)
     value, node = call.arguments.get(position, name), call.arguments.node(position, name)
-    if node is None or (isinstance(node, ast.Constant) and node.value is None):
-        if value is not None and value.const is not None:
+    if value is None or (isinstance(node, ast.Constant) and node.value is None):
+        calls = re.compile(rf"(?<!\w){collective.name}\(")  # another one may be that of the root
+        texts = [module.text for module in state.modules.values() if not module.is_test]
+        if sum(len(calls.findall(text)) for text in texts) > 1:
             return ""
         return f"no rank passes {name}: {collective.name} raises on {root}, and the others wait"
-    if refused and value is not None and _is_list(value):
+    if refused and node is not None and _is_list(value):
         return (
             f"all ranks pass {name}=`{state.unparse(node)}`: {collective.name} raises on all but "
             f"{root}, which waits; pass None there"

@@ -109,6 +109,9 @@ def _blocking_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
             case Branch():
                 yield from _split_sends([effect])
                 sent = None
+            case LoopEffect(body=body):
+                yield from _blocking_sends(body)
+                sent = None
             case _:
                 sent = None
 

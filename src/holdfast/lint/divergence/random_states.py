@@ -1,15 +1,17 @@
-"""Find states of random generators that one rank saves and all ranks restore."""
+"""Find random states and shares of the data that one rank saves and all ranks restore."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from pathlib import PurePath
 
+from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import (
     DICTS,
     RANK_KINDS,
     RANK_OR_SELECTED,
+    Taint,
     Value,
     taint_kinds,
 )
@@ -28,20 +30,26 @@ _SETS_STATE = frozenset({
     *(f"{home}set_rng_state{many}" for home in _HOMES for many in ("", "_all")),
 })  # fmt: skip
 #: Functions that save their first argument: position and name of the path.
-_SAVES = {"torch.save": (1, "f"), "pickle.dump": (1, "file"), "joblib.dump": (1, "filename")}
+_SAVES = {
+    "torch.save": (1, "f"), "pickle.dump": (1, "file"), "joblib.dump": (1, "filename"),
+    "json.dump": (1, "fp"), "numpy.save": (1, "arr"),
+}  # fmt: skip
 #: What the divergence of a restored state has in place of a test.
 _RESTORED = "restored random state"
 _MAX_DEPTH = 4
-_Key = TypeVar("_Key")
 
 
 def record_random_state(state: InterpreterState, call: LibraryCall) -> None:
     """Record a call that saves the state of a generator, or restores one on all ranks."""
-    if call.name in _SAVES and call.arguments.positional and _holds_state(call.first("obj")):
+    if call.name in _SAVES and call.arguments.positional:
         path = call.arguments.get(*_SAVES[call.name])
         own = path is not None and _is_own(path)
         lone = bool(taint_kinds(call.frame.control) & RANK_KINDS) and not own
-        state.saved_states[call.location] = lone and state.saved_states.get(call.location, True)
+        saved = call.first("obj")
+        if _holds_state(saved):
+            state.saved_states[call.location] = lone and state.saved_states.get(call.location, True)
+        if lone:
+            _record_lone_share(state, call, saved)
     if call.name not in _SETS_STATE or taint_kinds(call.frame.control) & RANK_KINDS:
         return
     values = call.arguments.all_values
@@ -56,28 +64,52 @@ def record_random_state(state: InterpreterState, call: LibraryCall) -> None:
         state.summaries.current.divergences.setdefault((_RESTORED, at), divergence)
 
 
-def restored_everywhere(
-    state: InterpreterState, divergences: Mapping[_Key, Divergence]
-) -> dict[_Key, Divergence]:
-    """Return the divergences, with restored states only where one rank alone saves its own.
+def _record_lone_share(state: InterpreterState, call: LibraryCall, saved: Value) -> None:
+    """Record one rank's share of the data that it alone saves: those of the others are lost."""
+    share = _own_share(saved)
+    if not share or call.frame.scope.module.is_test:
+        return
+    message = (
+        f"one rank saves its own share only ({share[0].text}): those of the other ranks are lost, "
+        "and all ranks that load the file get this one; gather them, or save one file per rank"
+    )
+    at, kind = call.location, "habit-state"
+    divergence = Divergence(kind, at, at, call.name, share, detail=message, by_name=True)
+    state.summaries.current.divergences.setdefault((kind, at), divergence)
 
-    The program has to draw different numbers on each rank, too.
+
+def _own_share(value: Value, depth: int = 0) -> Taint:
+    """Return why a list, or one in a container, is the share of this rank."""
+    if value.agreed or depth > _MAX_DEPTH:
+        return ()
+    own = tuple(source for source in value.length if source.kind in RANK_KINDS)
+    inner = [*(value.items or ())]
+    for obj in value.objects if not own else ():
+        if isinstance(obj, DICTS):
+            inner += obj.entries.values()
+    return own or next(filter(None, (_own_share(each, depth + 1) for each in inner)), ())
+
+
+def with_restored_states(
+    state: InterpreterState, divergences: Mapping[tuple[str, SourceLine], Divergence]
+) -> dict[tuple[str, SourceLine], Divergence]:
+    """Return the divergences, with the random states of one rank that all ranks restore.
+
+    The program has to draw different numbers on each rank.
     """
+    kept = {key: each for key, each in divergences.items() if each.text != _RESTORED}
+    restored = [each.location for each in divergences.values() if each.text == _RESTORED]
     saves = state.saved_states
-    found = bool(saves) and all(saves.values()) and state.has_own_random_numbers
-    kept = {}
-    for key, divergence in divergences.items():
-        if divergence.text != _RESTORED:
-            kept[key] = divergence
-        elif found:
-            at = next(iter(saves))
+    if restored and saves and all(saves.values()) and state.has_own_random_numbers:
+        again = restored[0]
+        for at in saves:
             message = (
-                f"all ranks restore one random state, as only one rank saves its own (line "
-                f"{at.line} of {at.file.rpartition('/')[2]}): after a resume they draw the same "
+                f"only one rank saves its random state, and all ranks restore it (line "
+                f"{again.line} of {PurePath(again.file).name}): after a resume they draw the same "
                 "numbers; save one state per rank"
             )
-            kept[key] = Divergence(
-                divergence.kind, divergence.location, at, "", (), detail=message, by_name=True
+            kept["habit-seed", at] = Divergence(
+                "habit-seed", at, again, "", (), detail=message, by_name=True
             )
     return kept
 

@@ -42,6 +42,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     RANK_COMPARISONS,
     RANK_TEXT,
     TRIMMED,
+    WHOLE_SIZE,
     FunctionObject,
     LibraryMethod,
     RankTest,
@@ -61,9 +62,11 @@ from holdfast.lint.abstract_state.shares import (
     rounds_up,
 )
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_division
 from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
 from holdfast.lint.divergence.operand_counts import product_per_rank
+from holdfast.lint.divergence.orders import record_share_of_whole
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -136,8 +139,12 @@ class ExpressionEvaluator:
         objects = (*left.objects, *right.objects)
         if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
+        if isinstance(node.op, ast.Div):
+            record_division(self.state, frame, node, left, right)
         if is_share_length(frame, node, left, right):
             return UNKNOWN
+        if isinstance(node.op, ast.Div) and WHOLE_SIZE in right.objects:
+            record_share_of_whole(self.state, frame, node, left)
         masks = (MASK,) if MASK in objects else ()
         # ``order + order[: total - len(order)]``
         padded = (TRIMMED,) if isinstance(node.op, ast.Add) and TRIMMED in right.objects else ()

@@ -8,7 +8,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from holdfast.lint import library
+from holdfast.lint import varying_values
 from holdfast.lint.abstract_domain.effects import (
     EMPTY_SUMMARY,
     FILE_ACCESSES,
@@ -394,7 +394,7 @@ class FunctionRunner:
         if isinstance(called, ast.Attribute) and called.attr == "on":
             registers = self.state.evaluate(frame, decorator)
             self.state.call(frame, decorator, registers, positional_arguments(value))
-        kind = library.GUARDS.get(dotted_name(called).rpartition(".")[2])
+        kind = varying_values.GUARDS.get(dotted_name(called).rpartition(".")[2])
         if kind is None:
             return value
         guard = (

@@ -43,7 +43,8 @@ from holdfast.lint.abstract_state.process_stamps import (
     stamps_of,
 )
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.misused_values import record_device_name, record_filtered_share
+from holdfast.lint.divergence.misused_values import record_device_name
+from holdfast.lint.divergence.orders import record_filtered_share, record_unordered_numbers
 from holdfast.lint.interpreter.assignments import assign, assign_round
 from holdfast.lint.interpreter.branch_merge import restore_names
 from holdfast.lint.interpreter.iteration import iterated_value
@@ -248,6 +249,7 @@ class LiteralEvaluator:
         return list(value.items) if value.items and not method else None
 
     def _dict_by_rounds(self, frame: Frame, node: ast.DictComp) -> Value:
+        record_unordered_numbers(self.state, frame, node)
         return self._comprehension(frame, node, node.generators, node.key, node.value)
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.lint import framework_calls, library
+from holdfast.lint import framework_calls, library, varying_values
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     NONE_OBJECT,
@@ -247,7 +247,9 @@ class NameEvaluator:
         if enumerated or name in _SIZE_ATTRIBUTES:
             return base if enumerated else Value(content=base.length, known=base.known)
         owner = last_name(node.value) if isinstance(node, ast.Attribute) else ""
-        kind = library.VARYING_NAMES.get(name) or library.VARYING_NAMES.get(f"{owner}.{name}")
+        kind = varying_values.VARYING_NAMES.get(name) or varying_values.VARYING_NAMES.get(
+            f"{owner}.{name}"
+        )
         if (
             kind is not None
             and not base.agreed
@@ -393,7 +395,7 @@ class NameEvaluator:
         held = self._held_model(instance, name)
         if held is not None:
             return held
-        kind = library.VARYING_NAMES.get(name)
+        kind = varying_values.VARYING_NAMES.get(name)
         knows = (
             owner.startswith(("wrapped:", "accelerate", "lightning", "deepspeed"))
             or owner in library.METHODS

@@ -41,11 +41,12 @@ from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_division
 from holdfast.lint.divergence.failures import (
     record_user_failure,
     variable_names,
 )
-from holdfast.lint.divergence.misused_values import record_filtered_share
+from holdfast.lint.divergence.orders import record_filtered_share
 from holdfast.lint.divergence.single_process import (
     as_uniform,
     checks_multiple_among_others,
@@ -71,7 +72,7 @@ from holdfast.lint.interpreter.branch_merge import (
     take_sent_objects,
 )
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
-from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.iteration import elements_taken, iterated_value
 from holdfast.lint.interpreter.match_cases import as_tests
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
 from holdfast.lint.library_models.classes import UNSHARDED
@@ -147,6 +148,7 @@ class StatementExecutor:
             assign(self.state, frame, target, value)
             if isinstance(target, ast.Name):
                 frame.rebound.add(target.id)
+                frame.elements.pop(target.id, None)
                 if frame.try_depth and frame.element_names & variable_names(node.value):
                     frame.element_names.add(target.id)
             elif isinstance(target, ast.Attribute) and value.agreed and not value.content:
@@ -161,6 +163,8 @@ class StatementExecutor:
     def _augmented(self, frame: Frame, node: ast.AugAssign) -> None:
         old, new = self.state.evaluate(frame, node.target), self.state.evaluate(frame, node.value)
         self.recorder.check_update(frame, node, old, new)
+        if isinstance(node.op, ast.Div):
+            record_division(self.state, frame, node, old, new)
         grown = isinstance(node.op, ast.Add) and old.items is not None
         padded = (TRIMMED,) if TRIMMED in new.objects else ()
         value = replace(
@@ -282,6 +286,7 @@ class StatementExecutor:
         if isinstance(node.target, ast.Name):
             frame.loop_variables.add(node.target.id)
         frame.element_names |= variable_names(node.target)
+        frame.elements.update(elements_taken(node))
         self._record_loader(frame, node, over)
         before, outer_order = dict(frame.scope.names), frame.loop_order
         frame.loop_depth += 1

@@ -36,7 +36,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.shares import is_equal_piece, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.misused_values import record_unordered_share
+from holdfast.lint.divergence.orders import record_unordered_share
 from holdfast.lint.library_models.meshes import mesh_part
 from holdfast.lint.sources.modules import last_name
 

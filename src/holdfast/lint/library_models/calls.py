@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from holdfast.lint import library
+from holdfast.lint import library, varying_values
 from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import (
     UNIFORM,
@@ -85,6 +85,10 @@ _KNOWN_LIBRARIES = LIBRARIES | {"torch", "numpy", "math", "os", "time", "threadi
 _SEEDED_CONSTRUCTORS = frozenset(
     {"default_rng", "Generator", "Random", "RandomState", "manual_seed"}
 )
+#: Generators that take their seed from the system if none is passed.
+_SEEDED_BY_SYSTEM = frozenset(
+    {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random"}
+)
 
 
 #: Classes of transformers that are models, not tokenizers or configurations.
@@ -113,7 +117,7 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     created = _created_object(call)
     if created is not None:
         return Value(known=False, objects=(created,))
-    guard = library.GUARDS.get(call.name.rpartition(".")[2])
+    guard = varying_values.GUARDS.get(call.name.rpartition(".")[2])
     # a decorator called as a function, such as ``rank_zero_only``
     if guard is not None and any(map(is_callable, call.first().objects)):
         return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
@@ -161,11 +165,11 @@ def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     class_name = library.CLASSES.get(name) or library.DERIVED_CLASSES.get(name)
     if class_name is not None:
         return make_instance(state, call, class_name)
-    if name in library.FINITENESS_TESTS:
+    if name in varying_values.FINITENESS_TESTS:
         return finiteness_test(
             state, call, call.arguments.all_values[0] if call.arguments.all_values else UNKNOWN
         )
-    kind = library.VARYING.get(name)
+    kind = varying_values.VARYING.get(name)
     if kind is not None:
         # with a group argument, ranks outside of it get -1
         numbered = kind in (TaintKind.RANK, TaintKind.LOCAL_RANK) and not call.arguments.all_values
@@ -201,7 +205,7 @@ def _call_by_name(state: InterpreterState, call: LibraryCall) -> Value | None:
         return call_collective(state, call, collective)
     if last == "get_dist_info":
         return Value(items=(_named_rank(state, call, TaintKind.RANK), UNIFORM))
-    kind = library.NAMED_RANKS.get(last)
+    kind = varying_values.NAMED_RANKS.get(last)
     return None if kind is None else _named_rank(state, call, kind)
 
 
@@ -247,6 +251,8 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         order = merge_taint(*(value.order for value in values))
         return Value(content, order=order, known=False, objects=(LibraryInstance("pieces"),))
     if last in _SEEDED_CONSTRUCTORS:
+        if call.name in _SEEDED_BY_SYSTEM and not values:
+            return Value(state.taint_source(call.frame, TaintKind.DATA, call.node))
         return Value(seed_taint(content))
     return _computed_value(state, call, values, last)
 

@@ -34,6 +34,7 @@ from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import record_wrapped
 from holdfast.lint.divergence.collectives import group_scope
+from holdfast.lint.divergence.orders import record_second_share, record_unordered_data
 from holdfast.lint.divergence.wrapped_models import (
     OPTIMIZER,
     record_sharded_after,
@@ -81,6 +82,8 @@ def make_instance(state: InterpreterState, call: LibraryCall, class_name: str) -
             known=False,
         )
     if class_name == "sampler":
+        record_unordered_data(state, call)
+        record_second_share(state, call)
         ordered = call.arguments.is_constant("shuffle", answer=False)
         rank = call.arguments.get(2, "rank")
         # a group's ranks share the same data

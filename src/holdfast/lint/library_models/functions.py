@@ -8,11 +8,13 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.lint import library
+from holdfast.lint.abstract_domain.effects import GroupScope
 from holdfast.lint.abstract_domain.values import (
     CLAMPED,
     MAX_OBJECTS,
     NO_CONSTANT,
     NONE_OBJECT,
+    RANK_KINDS,
     ROUNDED_UP,
     UNIFORM,
     UNKNOWN,
@@ -27,6 +29,7 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     merge_content,
     merge_taint,
+    taint_kinds,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
@@ -36,9 +39,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONTAINED,
     COUNT,
     LAUNCHER_RANK,
+    LOCAL_SIZE,
     PADDING,
     PROGRESS_BAR,
+    RANK_SHARE,
     RANK_TEXT,
+    WHOLE_SIZE,
     WORLD_SIZE,
     ClassObject,
     GuardedCallable,
@@ -48,12 +54,14 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ModuleObject,
     TupleElements,
+    dict_entries,
     is_callable,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.elements import (
     element_of,
+    is_whole_data_set,
     with_held_data,
 )
 from holdfast.lint.abstract_state.process_stamps import (
@@ -62,8 +70,9 @@ from holdfast.lint.abstract_state.process_stamps import (
 )
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.collectives import group_scope
 from holdfast.lint.divergence.group_numbers import group_number, single_number
-from holdfast.lint.divergence.misused_values import record_unordered_share
+from holdfast.lint.divergence.orders import record_unordered_share
 from holdfast.lint.library_models import frameworks, own_files
 from holdfast.lint.library_models.classes import (
     deepspeed_engine,
@@ -81,7 +90,7 @@ from holdfast.lint.library_models.side_effects import record_variable
 from holdfast.lint.sources.modules import Class, last_name
 
 #: Objects preserved by conversions between number types.
-_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,))
+_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,), (LOCAL_SIZE,))
 FunctionModel = Callable[[InterpreterState, LibraryCall], Value]
 
 
@@ -89,6 +98,8 @@ def _len(_: InterpreterState, call: LibraryCall) -> Value:
     value = call.first()
     if value.items is not None:
         return constant_value(len(value.items))
+    if is_whole_data_set(value):
+        return Value(content=value.length, known=value.known, objects=(WHOLE_SIZE,))
     return Value(
         content=value.length, known=value.known, objects=(COUNT,) if BATCH in value.objects else ()
     )
@@ -145,7 +156,10 @@ def _filter(state: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _sorted(_: InterpreterState, call: LibraryCall) -> Value:
-    return replace(call.first(), order=(), const=NO_CONSTANT)
+    over = call.first()
+    if dict_entries(over) is not None and "key" not in call.arguments.named:
+        return Value(length=over.length)  # a dict's keys do not differ as its values do
+    return replace(over, order=(), const=NO_CONSTANT)
 
 
 def _set(state: InterpreterState, call: LibraryCall) -> Value:
@@ -397,11 +411,20 @@ def _world_size(state: InterpreterState, call: LibraryCall) -> Value:
     number = group_number(state, call, "size")
     if number is not None:
         return Value(objects=(number,))
-    return Value(objects=(WORLD_SIZE,))
+    group = call.arguments.get(0, "group")
+    of_all = group is None or group.const is None or group_scope(group) is GroupScope.WORLD
+    return Value(objects=(WORLD_SIZE,)) if of_all else UNIFORM
 
 
 def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
     return UNIFORM
+
+
+def _split_by_node(_: InterpreterState, call: LibraryCall) -> Value:
+    """Model ``split_dataset_by_node``: a share of the data, if the rank is passed."""
+    value, rank = call.first("dataset"), call.arguments.get(1, "rank")
+    own = rank is not None and bool(taint_kinds(rank.content) & RANK_KINDS)
+    return replace(value, known=False, objects=(RANK_SHARE,) if own else value.objects)
 
 
 def _new_path(state: InterpreterState, call: LibraryCall) -> Value:
@@ -446,6 +469,7 @@ _EXPORTED_NAMES: dict[str, FunctionModel] = {
     "get_world_size": _world_size, "is_initialized": _uniform, "is_available": _uniform,
     "initialize": _initialize, "fully_shard": fully_shard, "getenv": _getenv, "partial": _partial,
     "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
+    "split_dataset_by_node": _split_by_node,
     "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
     "namedtuple": named_tuple, "SimpleNamespace": namespace, "Namespace": namespace,
     "create_supervised_trainer": frameworks.supervised_engine,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.lint import library
+from holdfast.lint import library, varying_values
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
 from holdfast.lint.abstract_domain.values import (
     DICTS,
@@ -59,6 +59,7 @@ from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
+from holdfast.lint.divergence.divided_sums import keep_sums
 from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models import (
     dict_methods,
@@ -86,6 +87,8 @@ _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 _CONFIGURED_CLASSES = frozenset(
     {"accelerate.Accelerator", "transformers.Trainer", CONFIGURED_MODEL.name}
 )
+#: Methods whose result has the same elements.
+_COPYING_METHODS = frozenset({"item", "clone", "detach", "float", "cpu", "tolist"})
 #: Methods that move a tensor to another device and keep its content.
 _DEVICE_METHODS = frozenset({"to", "cuda"})
 #: Methods whose result on a rank-specific name is the same on all ranks.
@@ -133,8 +136,8 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
         return UNIFORM
     if call.name in _CONTAINER_METHODS and call.receiver_node is not None:
         return _container_call(state, call)
-    if call.name in library.GUARDS and any(map(is_callable, call.first("function").objects)):
-        guard = state.taint_source(call.frame, library.GUARDS[call.name], call.node)
+    if call.name in varying_values.GUARDS and any(map(is_callable, call.first("function").objects)):
+        guard = state.taint_source(call.frame, varying_values.GUARDS[call.name], call.node)
         return guard_callables(call.first("function"), guard)
     answer = _varying_answer(state, call)
     if answer is not None:
@@ -216,13 +219,13 @@ def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
     answer = mesh_method(state, call, meshes[0]) if len(meshes) == 1 else None
     if answer is not None:
         return answer
-    if call.name in library.FILE_TESTS and not receiver.agreed:
+    if call.name in varying_values.FILE_TESTS and not receiver.agreed:
         return Value(
             merge_taint(
                 state.taint_source(call.frame, TaintKind.FILES, call.node), receiver.content
             )
         )
-    if call.name in library.DATA_TESTS:
+    if call.name in varying_values.DATA_TESTS:
         return finiteness_test(state, call, receiver)
     if (
         call.name in _VALUE_METHODS
@@ -234,7 +237,7 @@ def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
             merge_taint(state.taint_source(call.frame, data, call.node), receiver.content),
             objects=model_outputs((receiver,)),
         )
-    kind = library.VARYING_NAMES.get(call.name)
+    kind = varying_values.VARYING_NAMES.get(call.name)
     if kind is not None and not receiver.agreed:
         return Value(state.taint_source(call.frame, kind, call.node))
     return None
@@ -300,19 +303,15 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     value = combine_values(
         receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
     )
+    if call.name in _COPYING_METHODS:
+        value = keep_sums(value, receiver)
     if call.name in SELECTING:
         element_count = merge_taint(value.length, selection_taint(state, call, receiver))
         value = replace(value, length=element_count, element_length=element_count)
     if BATCH in receiver.objects and call.name not in _VALUE_METHODS:
         masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
         return replace(value, known=False, objects=(BATCH, *model_outputs((receiver,)), *masks))
-    if RANK_TEXT in receiver.objects:
-        value = replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
-    elif not value.objects and call.name not in _NUMBER_METHODS:
-        value = replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
-    if call.name in _TEXT_METHODS:
-        dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
-        value = replace(value, content=without_kinds(value.content, dropped_kinds))
+    value = _as_text_of(call, value)
     if call.name in _REDUCING_METHODS and not call.arguments.all_values:
         value = replace(value, length=(), element_length=())  # a scalar
     wrappers = tuple(
@@ -324,6 +323,19 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     return replace(
         value, known=receiver.agreed and value.known, agreed=receiver.agreed, objects=objects
     )
+
+
+def _as_text_of(call: LibraryCall, value: Value) -> Value:
+    """Return the result of a method of text or of a path, with what its receiver contains."""
+    receiver = call.receiver
+    if RANK_TEXT in receiver.objects:
+        value = replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
+    elif not value.objects and call.name not in _NUMBER_METHODS:
+        value = replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
+    if call.name in _TEXT_METHODS:
+        dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
+        value = replace(value, content=without_kinds(value.content, dropped_kinds))
+    return value
 
 
 def _is_module(value: Value) -> bool:
@@ -466,6 +478,7 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "set_epoch": _set_epoch, "prepare": frameworks.prepare, "setup": frameworks.setup, "map": _map,
     "format": _format, "start": _start,
     "apply": _apply,
+    "seed": random_numbers.seed_by_system,
     "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
     "permutation": random_numbers.permutation, "bool": tensor_methods.as_mask,
     "done": tensor_methods.done, "is_completed": tensor_methods.done,

@@ -24,6 +24,8 @@ _READERS = frozenset({
     "read_csv", "read_parquet", "read_json", "read_table", "loadtxt", "genfromtxt", "read_lines",
     "load_dataset", "load_from_disk",
 })  # fmt: skip
+#: Methods that list a folder, in the order of the file system.
+_LISTS = frozenset({"iterdir", "glob", "rglob"})
 _WRITES = re.compile(r"[wax]")
 
 
@@ -46,7 +48,10 @@ def open_file(state: InterpreterState, call: LibraryCall) -> Value:
 def read_path(state: InterpreterState, call: LibraryCall) -> Value:
     """Return the content of a path, or the paths in it."""
     length = own_length(state, call, call.receiver)
-    return Value(content=call.receiver.content, length=length, known=False)
+    value = Value(content=call.receiver.content, length=length, known=False)
+    if call.name not in _LISTS:
+        return value
+    return replace(value, order=state.taint_source(call.frame, TaintKind.ORDER, call.node))
 
 
 def with_own_rows(state: InterpreterState, call: LibraryCall, value: Value) -> Value:

@@ -23,6 +23,8 @@ text search.
   averages               means of per-rank means
   sums                   sums over ranks that nothing divides
   repeated_averages      averages divided twice, sums taken twice, means gathered as samples
+  loader_workers         streams that all workers of a loader read as a whole
+  step_counts            schedules that count the steps of one process
   running_sums           totals that are summed over ranks while they still count
   skipped_modules        parts of a model that a rank's batch leaves out
   device_habits          loads onto GPU 0, tensors on the CPU, CUDA before a fork
@@ -50,6 +52,7 @@ from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
 from holdfast.lint.patterns.framework_habits import find_framework_habits
 from holdfast.lint.patterns.handles import HandleAnalysis
+from holdfast.lint.patterns.loader_workers import find_loader_workers
 from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.lost_results import find_lost_results
 from holdfast.lint.patterns.monitored_values import (
@@ -68,6 +71,7 @@ from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.sharded_saves import find_sharded_saves
 from holdfast.lint.patterns.shards import find_shard_patterns
 from holdfast.lint.patterns.skipped_modules import find_skipped_modules
+from holdfast.lint.patterns.step_counts import find_step_counts
 from holdfast.lint.patterns.sums import find_lost_shares
 from holdfast.lint.patterns.swallowed_failures import (
     find_swallowed_failures,
@@ -120,6 +124,8 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_unseen_monitors(modules)
         yield from find_own_monitors(modules)
         yield from find_sampler_groups(modules)
+        yield from find_loader_workers(modules)
+        yield from find_step_counts(modules)
         yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
         yield from find_swallowed_shares(modules)

@@ -37,8 +37,10 @@ WRONG_COUNTS = [
     "dist.all_gather([torch.empty_like(x) for _ in range(dist.get_world_size())], x, group=tp)",
     "dist.all_gather(one_each(x, layout.world_size), x, group=layout.group)",
     "dist.all_gather_object([None] * dist.get_world_size(), 1, group=mesh['dp'].get_group())",
-    "out = x.new_empty(layout.world_size * 2, 4)\n"
-    "dist.all_gather_into_tensor(out, x, group=layout.group)",
+    (
+        "out = x.new_empty(layout.world_size * 2, 4)\n"
+        "dist.all_gather_into_tensor(out, x, group=layout.group)"
+    ),
     "dist.all_gather(one_each(x, mesh['tp'].size()), x)",
     "dist.all_gather(one_each(x, layout.tp_size), x, group=mesh.get_group('dp'))",
     "rows = torch.zeros(dist.get_world_size(tp), 4)\ndist.reduce_scatter_tensor(x, rows)",
@@ -47,8 +49,10 @@ FINE_COUNTS = [
     "dist.all_gather([torch.empty_like(x) for _ in range(dist.get_world_size())], x)",
     "dist.all_gather(one_each(x, layout.tp_size), x, group=layout.group)",
     "dist.all_gather_object([None] * dist.get_world_size(), 1, group=dist.group.WORLD)",
-    "out = x.new_empty(layout.tp_size * 2, 4)\n"
-    "dist.all_gather_into_tensor(out, x, group=layout.group)",
+    (
+        "out = x.new_empty(layout.tp_size * 2, 4)\n"
+        "dist.all_gather_into_tensor(out, x, group=layout.group)"
+    ),
     "dist.all_gather([x] * read_size(), x, group=read_group())",
 ]
 #: The group is unknown, so that the number of its ranks may be that of the job.
@@ -72,12 +76,18 @@ WRONG_RANKS = [
     "def run(x):\n    dist.scatter(x, src=0)",
 ]
 FINE_RANKS = [
-    "def run(x):\n    first = dist.get_rank() == 0\n"
-    "    dist.gather(x, one_each(x, dist.get_world_size()) if first else None, dst=0)",
-    "def run(x):\n    parts = None\n    if dist.get_rank() == 0:\n"
-    "        parts = one_each(x, dist.get_world_size())\n    dist.gather(x, parts, dst=0)",
-    "def run(x, is_root):\n    if is_root:\n        dist.gather(x, [x, x])\n    else:\n"
-    "        dist.gather(x)",
+    (
+        "def run(x):\n    first = dist.get_rank() == 0\n"
+        "    dist.gather(x, one_each(x, dist.get_world_size()) if first else None, dst=0)"
+    ),
+    (
+        "def run(x):\n    parts = None\n    if dist.get_rank() == 0:\n"
+        "        parts = one_each(x, dist.get_world_size())\n    dist.gather(x, parts, dst=0)"
+    ),
+    (
+        "def run(x, is_root):\n    if is_root:\n        dist.gather(x, [x, x])\n    else:\n"
+        "        dist.gather(x)"
+    ),
     "def run(x, parts=None):\n    dist.gather(x, parts)",
     # the other ranks' list is not read
     "def run(x, rows):\n    dist.scatter_object_list(x, [1, 2], src=0)",
@@ -89,8 +99,10 @@ WRONG_SIZES = [
 ]
 FINE_SIZES = [
     "def run(x, n):\n    out = x.new_empty(n * len(x))\n    dist.all_gather_into_tensor(out, x)",
-    "def run(x, n):\n    out = torch.empty_like(x)\n    out = out.repeat(n)\n"
-    "    dist.all_gather_into_tensor(out, x)",
+    (
+        "def run(x, n):\n    out = torch.empty_like(x)\n    out = out.repeat(n)\n"
+        "    dist.all_gather_into_tensor(out, x)"
+    ),
 ]
 
 

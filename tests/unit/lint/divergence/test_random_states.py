@@ -20,7 +20,7 @@ def collect():
     return {"torch": torch.get_rng_state(), "python": random.getstate()}
 
 def restore(saved):
-    torch.set_rng_state(saved["torch"])  # found
+    torch.set_rng_state(saved["torch"])
 """
 CLASS = """\
 class Checkpoint:
@@ -31,11 +31,11 @@ class Checkpoint:
         state = {"model": model.state_dict()}
         state["rng"] = torch.cuda.get_rng_state()
         if self.is_main:
-            torch.save(state, self.path)
+            torch.save(state, self.path)  # found
 
     def load(self):
         state = torch.load(self.path, map_location="cpu")
-        torch.cuda.set_rng_state(state["rng"])  # found
+        torch.cuda.set_rng_state(state["rng"])
 
 def run(model):
     checkpoint = Checkpoint("last.pt")
@@ -45,18 +45,18 @@ def run(model):
 FOUND = [
     f"{SEEDED}{CLASS}",
     (
-        f"{SEEDED}{HELPERS}if rank == 0:\n    torch.save({{'rng': collect()}}, 'x.pt')\n"
+        f"{SEEDED}{HELPERS}if rank == 0:\n    torch.save({{'rng': collect()}}, 'x.pt')  # found\n"
         "restore(torch.load('x.pt')['rng'])"
     ),
     (
         "def seed(number):\n    random.seed(number)\nseed(rank)\n"
-        "if rank == 0:\n    pickle.dump(random.getstate(), open('x', 'wb'))\n"
-        "random.setstate(pickle.load(open('x', 'rb')))  # found"
+        "if rank == 0:\n    pickle.dump(random.getstate(), open('x', 'wb'))  # found\n"
+        "random.setstate(pickle.load(open('x', 'rb')))"
     ),
     (
         "np.random.seed(rank)\n"
-        "if rank == 0:\n    torch.save({'n': np.random.get_state()}, 'x.pt')\n"
-        "np.random.set_state(torch.load('x.pt')['n'])  # found"
+        "if rank == 0:\n    torch.save({'n': np.random.get_state()}, 'x.pt')  # found\n"
+        "np.random.set_state(torch.load('x.pt')['n'])"
     ),
 ]
 FINE = [
@@ -92,6 +92,35 @@ def test_a_state_of_one_rank_that_all_restore_is_found(body):
 @pytest.mark.parametrize("body", FINE)
 def test_a_state_of_each_rank_is_fine(body):
     assert found_lines(body) == []
+
+
+SAVES = """\
+from state import state
+
+def save(folder):
+    if {guard}:
+        torch.save({saved}, {path})
+
+def load(folder):
+    torch.set_rng_state(torch.load(folder + "/rng.pt")["cpu"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "saved", "path", "count"),
+    [
+        ("dist.get_rank() == 0", "state()", "folder + '/rng.pt'", 1),
+        ("dist.get_rank() == 0", "{'cpu': torch.get_rng_state()}", "folder + '/rng.pt'", 1),
+        ("dist.get_rank() == 0", "{'step': 1}", "folder + '/rng.pt'", 0),
+        ("True", "state()", "f'{folder}/rng_{dist.get_rank()}.pt'", 0),
+    ],
+)
+def test_functions_that_nothing_calls_are_read_too(guard, saved, path, count):
+    state = "import torch\ndef state():\n    return {'cpu': torch.get_rng_state()}\n"
+    text = f"{HEAD}{SEEDED}{SAVES.format(guard=guard, saved=saved, path=path)}"
+    files = {"main": ("main.py", text), "state": ("state.py", state)}
+    found = [each for each in program_from_sources(files).analyze() if each.kind == "habit-seed"]
+    assert len(found) == count
 
 
 def test_a_checkpoint_in_another_file_is_found():

@@ -1,7 +1,8 @@
 """Every way to keep a value and every shape of control flow, with values that differ or agree.
 
-A construct is a section of carriers.txt (what keeps ``value``, what reads it again) or shapes.txt
-(what calls ``enter`` or not, as ``differs`` is). A new one that is not found is a missing mechanism.
+A construct is a section of carriers.txt (what keeps ``value``, what reads it again), shapes.txt
+(what calls ``enter`` or not, as ``differs`` is) or agreements.txt (what makes ``agreed`` of
+``value``). A new one that is not found is a missing mechanism.
 """
 
 import re
@@ -23,6 +24,7 @@ def sections(name):
 
 
 CARRIERS, SHAPES = sections("carriers.txt"), sections("shapes.txt")
+AGREEMENTS = sections("agreements.txt")
 BOX = CARRIERS.pop("box")["defined"]
 PROGRAM = """
 import asyncio, contextlib, dataclasses, functools, itertools, json, logging, os, sys
@@ -32,6 +34,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional as dnn
 from torch.utils.data import DataLoader, DistributedSampler
 
 
@@ -44,7 +47,7 @@ def enter():
 
 def main(dataset, items, n):
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, world = dist.get_rank(), dist.get_world_size()
     {before}
     for batch in DataLoader(dataset, sampler=DistributedSampler(dataset), batch_size=4):
 {body}
@@ -108,3 +111,12 @@ def test_a_test_that_agrees_is_not_reported_in_the_shape(name, tmp_path):
     body, defined = SHAPES[name]["body"], SHAPES[name].get("defined", "")
     for agrees in ("n == 7", f"None\n{AGREED}\ndiffers = value > 0"):
         assert not found(tmp_path, f"differs = {agrees}", body, defined=defined), agrees
+
+
+@pytest.mark.parametrize("name", AGREEMENTS)
+def test_a_value_that_ranks_agreed_on_is_not_reported(name, tmp_path):
+    parts = AGREEMENTS[name]
+    for own in (OWN, "value = torch.nn.functional.mse_loss(batch, batch).item()", "value = rank"):
+        body = (own, parts["agree"], TESTS["a branch"].format(read="agreed"))
+        before = parts.get("before", "pass")
+        assert not found(tmp_path, *body, defined=parts.get("defined", ""), before=before), own
