@@ -55,7 +55,7 @@ def find_device_habits(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield the habits of a program that starts ranks with a GPU each."""
     own = [module for module in modules if not module.is_test]
     backends = ["".join(found) for module in own for found in _STARTS.findall(module.text)]
-    on_gpus = any("cuda" in module.text for module in own)
+    on_gpus = any("cuda" in module.text or "nccl" in module.text for module in own)
     starts = on_gpus and bool(backends) and not any(_OWN_GPU.search(module.text) for module in own)
     only_nccl = bool(backends) and all(map(_ONLY_NCCL.match, backends))
     on_cpu = only_nccl and not any(_DEFAULT_DEVICE.search(module.text) for module in own)
