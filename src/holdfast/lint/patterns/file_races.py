@@ -22,10 +22,10 @@ from holdfast.lint.patterns.rank_guards import (
 )
 from holdfast.lint.patterns.scopes import argument, is_constant_argument
 from holdfast.lint.patterns.shared_names import is_named_by_clock, is_shared_path, names_in
-from holdfast.lint.sources.modules import Module, SymbolTable, dotted_name, last_name
+from holdfast.lint.sources.modules import FUNCTIONS, Module, SymbolTable, dotted_name, last_name
 
 _WORDS = re.compile(
-    r"(?:makedirs|mkdir|rmtree|removedirs|rmdir|unlink|copytree|save_pretrained|exists|isfile|isdir"
+    r"(?:torch\.load|makedirs|mkdir|rmtree|removedirs|rmdir|unlink|copytree|save_pretrained|exists|isfile|isdir"
     r"|os\.(?:remove|rename|replace)|torch\.save|shutil\.move|urlretrieve|extractall|unpack_archive"
     r"|download\w*|get_file|fetch_file|write_text|write_bytes)\(|download=True|['\"][wx]b?['\"]"
     r"|['\"]make['\" ]"
@@ -33,8 +33,8 @@ _WORDS = re.compile(
 #: Parts of these words, to search for which takes a fifth of the time of the pattern.
 _PARTS = (
     "dir(", "tree(", "dirs(", "unlink(", "save", "exists(", "file(", "remove(", "rename(",
-    "replace(", "move(", "retrieve(", "extractall(", "archive(", "download", "write_", "'w", '"w',
-    "'x", '"x', "'make", '"make',
+    "torch.load(", "replace(", "move(", "retrieve(", "extractall(", "archive(", "download",
+    "write_", "'w", '"w', "'x", '"x', "'make", '"make',
 )  # fmt: skip
 #: Functions that raise if the path exists, unless they have an argument for that.
 _CREATE = frozenset({"os.makedirs", "os.mkdir", "shutil.copytree"})
@@ -43,6 +43,7 @@ _SAFE_DOWNLOAD = re.compile(r"^torch\.hub|huggingface|modelscope|nltk|hf_hub|sna
 _RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
 _SAVED_ALIKE = re.compile(r"tokenizer|process(?:or|ing)|feature_extractor|config", re.IGNORECASE)
 _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|download|export")
+_LISTS = re.compile(r"\b(?:listdir|glob|iterdir)\(")
 #: What may give all ranks one name.
 _SHARES_NAME = re.compile(r"broadcast|gather|scatter|barrier|wait_for|first\(")
 #: Kinds that are reported, as notes, if only the file shows that several ranks run it.
@@ -89,6 +90,8 @@ class _Finder:
         changed = argument(call, known.position, known.keyword) if known is not None else None
         if name in _CREATE or (name.endswith(".mkdir") and not call.args):
             yield from self._created(call, name, changed if name in _CREATE else _receiver(call))
+        elif name == "torch.load":
+            yield from self._first_device(call)
         elif known is not None and known.kind in ("removes", "moves"):
             if changed is not None:
                 yield from self._removed(call, changed)
@@ -102,6 +105,25 @@ class _Finder:
                 yield from self._one_rank.written(call, written)
             if written is not None and not self._is_passed_whole(written, name):
                 yield from self._report("written", call, written)
+
+    def _first_device(self, call: ast.Call) -> Iterator[Divergence]:
+        """Yield ``map_location="cuda:0"`` on all ranks, which puts a copy for each on one GPU."""
+        given = argument(call, 1, "map_location")
+        values = self._unit.assigned(given.id) if isinstance(given, ast.Name) else [given]
+        first = any(
+            isinstance(node, ast.Constant) and node.value == "cuda:0"
+            for value in values
+            if value is not None
+            for node in ast.walk(value)
+        )
+        selects = any(word in self._unit.module.text for word in ("set_device(", "device_ids"))
+        if first and len(values) == 1 and selects and self._guards.shared_site(self._unit, call):
+            at = self._unit.location(call)
+            message = (
+                "all ranks of a host load the file onto its first GPU, whose memory may run out: "
+                'pass map_location="cpu" or the device of the rank'
+            )
+            yield Divergence("habit-device", at, at, "", (), detail=message, by_name=True)
 
     def _created(self, call: ast.Call, name: str, path: ast.expr | None) -> Iterator[Divergence]:
         if path is not None:
@@ -380,7 +402,7 @@ def _is_listed(unit: Unit, path: ast.expr) -> bool:
     remaining, seen = [path], set[str]()
     while remaining:
         value = remaining.pop()
-        if _lists_folder(unit, value):
+        if _lists_folder(unit, value) or _calls_listing(unit, value):
             return True
         for name in names_in(value) - seen:
             seen.add(name)
@@ -391,6 +413,21 @@ def _is_listed(unit: Unit, path: ast.expr) -> bool:
                 if isinstance(node, (ast.For, ast.comprehension)) and name in names_in(node.target)
             ]
     return False
+
+
+def _calls_listing(unit: Unit, node: ast.expr) -> bool:
+    """Return True for the result of a function or method here that lists a folder."""
+    if not _LISTS.search(unit.module.text):
+        return False
+    own = unit.owner.body if unit.owner is not None else []
+    return any(
+        isinstance(call, ast.Call)
+        and isinstance(statement, FUNCTIONS)
+        and statement.name == last_name(call.func)
+        and _LISTS.search(unit.text(statement)) is not None
+        for call in ast.walk(node)
+        for statement in (own if "self." in ast.unparse(node) else unit.module.tree.body)
+    )
 
 
 def _derived_names(unit: Unit, source: ast.AST) -> set[str]:

@@ -17,7 +17,9 @@ _DATA_PARALLEL = (
     "DistributedDataParallel", "DDP(", "FSDP(", "FullyShardedDataParallel", "fully_shard(",
     "accelerator.prepare(", "deepspeed.initialize(", " DDP", " FSDP",
 )  # fmt: skip
-_WORDS = re.compile(r"\bbackward\(")
+_WORDS = re.compile(r"\bbackward\(|\bsuper\(\)\.training_step\(")
+#: The step of transformers' Trainer, which runs backward on all ranks in each of its loop.
+_STEP = "super().training_step"
 #: Exceptions that one rank may have in its backward.
 _CAUGHT = re.compile(r"^(?:Exception|BaseException|RuntimeError|(?:[\w.]+\.)?OutOfMemoryError)$")
 
@@ -27,10 +29,13 @@ _MAX_CALLERS = 2
 
 def find_swallowed_failures(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield them, in programs that average gradients over ranks."""
-    if any(word in module.text for module in modules for word in _DATA_PARALLEL):
+    parallel = any(word in module.text for module in modules for word in _DATA_PARALLEL)
+    words = ("backward(", _STEP) if parallel else (_STEP,)
+    about = [each for each in modules if any(word in each.text for word in words)]
+    if about:
         callers = RankGuards(modules)
-        for module in modules:
-            if not module.is_test and "backward(" in module.text:
+        for module in about:
+            if not module.is_test:
                 for unit in iter_units(module, _WORDS):
                     yield from _swallowed_failures(unit, callers)
 
@@ -45,11 +50,13 @@ def _swallowed_failures(unit: Unit, callers: RankGuards) -> Iterator[Divergence]
                 node
                 for part in block.body
                 for node in ast.walk(part)
-                if isinstance(node, ast.Call) and last_name(node.func) == "backward"
+                if isinstance(node, ast.Call) and _runs_backward(node)
             ),
             None,
         )
-        handlers = block.handlers if call is not None and _is_repeated(unit, block, callers) else ()
+        is_step = call is not None and last_name(call.func) == "training_step"
+        repeated = is_step or (call is not None and _is_repeated(unit, block, callers))
+        handlers = block.handlers if repeated else ()
         for handler in handlers:
             caught = ast.unparse(handler.type) if handler.type is not None else "Exception"
             if _CAUGHT.match(caught) and not _raises_always(handler.body) and call is not None:
@@ -66,6 +73,10 @@ def _swallowed_failures(unit: Unit, callers: RankGuards) -> Iterator[Divergence]
                     by_name=True,
                 )
                 break
+
+
+def _runs_backward(call: ast.Call) -> bool:
+    return last_name(call.func) == "backward" or ast.unparse(call.func) == _STEP
 
 
 def _is_repeated(unit: Unit, node: ast.AST, callers: RankGuards, depth: int = 0) -> bool:
