@@ -73,6 +73,7 @@ from holdfast.lint.library_models.meshes import mesh_method
 from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, selection_taint
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
+from holdfast.lint.patterns.sharded_saves import saves_whole_models
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 _CONTAINER_METHODS = frozenset({
@@ -126,7 +127,7 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     if collective is None and not kind and not is_of_subgroup(call):
         collective = library.UNIQUE_METHODS.get(call.name)
     if collective is not None:
-        return call_collective(state, call, collective, may_not_wait=_may_be_whole(call, kind))
+        return _enter(state, call, collective, kind)
     if kind.startswith("output:") and call.name == "backward":
         if not record_bare_backward(state, call, call.receiver):
             op = Operation("backward", call.location, GroupScope.WORLD, "backward")
@@ -143,6 +144,14 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     model = _METHOD_MODELS.get(call.name)
     value = model(state, call) if model is not None else None
     return value if value is not None else _unlisted_method(state, call)
+
+
+def _enter(
+    state: InterpreterState, call: LibraryCall, collective: library.CollectiveCall, kind: str
+) -> Value:
+    if saves_whole_models(call.frame.scope.module, call.name, call.location.line):
+        return UNKNOWN
+    return call_collective(state, call, collective, may_not_wait=_may_be_whole(call, kind))
 
 
 def _may_be_whole(call: LibraryCall, kind: str) -> bool:

@@ -9,6 +9,7 @@ text search.
   shared_names           paths that are the same on all ranks
   file_races             paths that ranks change at the same time
   one_rank_files         paths that one rank changes while others use them
+  entry_points           scripts that reach a line, and if one starts several ranks
   epochs                 epoch loops without set_epoch
   process_order          orders and names that depend on the process
   batch_shapes           gathers of tensors padded or selected per batch

@@ -37,6 +37,32 @@ _SAVERS = {
 #: Lightning's trainer saves with all ranks, whatever the strategy.
 _LIGHTNING_SAVERS = {"save_checkpoint": re.compile(r"trainer$")}
 
+#: What shows that Accelerate's models are whole on each rank: each of several is prepared by
+#: itself, which DeepSpeed does not offer, or a method of the inner module is called, which does
+#: not gather the parameters. A loop over models that may be one needs a call of one of several.
+_WHOLE_MODELS = re.compile(
+    r"\[\w+\] = (?:self\.)?accelerator\.prepare_model\("
+    r"|model\.module\.(?!state_dict|save|load|parameters|generate|config|named_)\w+\("
+)
+_PREPARED_MODELS = re.compile(r"models?\[\w+\] = (?:self\.)?accelerator\.prepare\(")
+_CALLED_MODEL = re.compile(r"models?\[[\"']\w+[\"']\]\(")
+#: Calls of Accelerate that are collectives only if the model is sharded.
+_STATE_CALLS = frozenset({"save_state", "load_state", "get_state_dict"})
+
+
+def saves_whole_models(module: Module, name: str, line: int) -> bool:
+    """Return True for a call of Accelerate in a class whose models cannot be sharded."""
+    if name not in _STATE_CALLS:
+        return False
+    for owner in module.tree.body:
+        end = getattr(owner, "end_lineno", None) or line
+        if isinstance(owner, ast.ClassDef) and owner.lineno <= line <= end:
+            text = "\n".join(module.lines[owner.lineno - 1 : end])
+            return _WHOLE_MODELS.search(text) is not None or (
+                _PREPARED_MODELS.search(text) is not None and _CALLED_MODEL.search(text) is not None
+            )
+    return False
+
 
 def find_sharded_saves(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield saves under a test that one rank passes."""

@@ -280,6 +280,42 @@ def test_a_model_that_the_same_test_says_is_whole_needs_no_other_rank(test, coun
     assert len(rules_of(WHOLE.format(test=test))) == count
 
 
+SEVERAL = """
+from accelerate import Accelerator
+
+class Loop:
+    def __init__(self, model, discriminators):
+        self.accelerator = Accelerator()
+        self.model = self.accelerator.prepare(model)
+        self.models = discriminators
+        for key in self.models:
+            {prepared}
+
+    def step(self, batch):
+        return {called}(batch)
+
+    def save(self):
+        if self.accelerator.is_main_process:
+            self.accelerator.save_state("ckpt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("prepared", "called", "count"),
+    [
+        ("print(key)", "self.model", 1),
+        ("print(key)", "self.model.module.state_dict", 1),
+        ("self.models[key] = self.accelerator.prepare(self.models[key])", "self.model", 1),
+        ("self.models[key] = self.accelerator.prepare(self.models[key])", "self.models['d']", 0),
+        ("self.models[key] = self.accelerator.prepare_model(self.models[key])", "self.model", 0),
+        ("print(key)", "self.model.module.encode", 0),
+    ],
+)
+def test_models_that_are_whole_on_each_rank_are_saved_by_one(prepared, called, count):
+    """Accelerate shards no model that is one of several, or whose inner module is called."""
+    assert len(rules_of(SEVERAL.format(prepared=prepared, called=called))) == count
+
+
 SAVES = """
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
