@@ -42,6 +42,8 @@ _PROGRESS_INTERVAL_S = 0.2
 #: Rules about files that are right only in a program that runs on several ranks.
 _RULES_OF_SCRIPTS = frozenset({
     "path-race", "written-by-all-ranks", "download-by-all-ranks", "fs-race", "name-by-process-hash",
+    "mean-of-local-means", "missing-sampler", "missing-set-epoch", "order-divergence",
+    "rank-local-state", "local-data-branch",
 })  # fmt: skip
 #: Maximum number of characters kept of a cited source line.
 _MAX_SOURCE_LINE = 200

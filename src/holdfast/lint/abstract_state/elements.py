@@ -101,9 +101,10 @@ def element_of(over: Value) -> Value:
 _LOADER_NAME = re.compile(r"(?:^|_)(?:data_?)?loader$|dataloader$", re.IGNORECASE)
 
 
+_ASSUMED_SAMPLER = LibraryInstance("sampler:assumed")
 _NAMED_LOADER = Value(
     known=False,
-    objects=(LibraryInstance("loader", Value(objects=(LibraryInstance("sampler:ordered"),))),),
+    objects=(LibraryInstance("loader", Value(objects=(_ASSUMED_SAMPLER,))),),
 )
 
 
@@ -117,7 +118,10 @@ def named_loader(name: str, value: Value = UNKNOWN) -> Value | None:
 def is_whole_data_set(value: Value) -> bool:
     """Return True for ``loader.dataset`` of a loader whose sampler gives the rank its share."""
     return any(
-        obj.name == "dataset" and obj.owner is not None and _has_distributed_sampler(obj.receiver)
+        obj.name == "dataset"
+        and obj.owner is not None
+        and obj.receiver != _NAMED_LOADER
+        and _has_distributed_sampler(obj.receiver)
         for obj in value.objects
         if isinstance(obj, LibraryMethod)
     )
