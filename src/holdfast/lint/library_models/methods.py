@@ -107,7 +107,9 @@ _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_no
 #: Methods of times whose result is a number.
 _NUMBER_METHODS = frozenset({"total_seconds", "timestamp", "timetuple", "toordinal", "weekday"})
 #: Methods that return a scalar if called without arguments.
-_REDUCING_METHODS = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
+_REDUCING_METHODS = frozenset(
+    {"sum", "nansum", "mean", "nanmean", "norm", "item", "max", "min", "prod", "std", "var"}
+)
 #: What a script contains that trains on several ranks.
 _SEVERAL_RANKS = re.compile(r"distributed|rank|ccelerat|ightning|deepspeed|DDP|FSDP|Trainer|dist\b")
 #: Names of environments of reinforcement learning.
@@ -312,12 +314,12 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name in SELECTING:
         element_count = merge_taint(value.length, selection_taint(state, call, receiver))
         value = replace(value, length=element_count, element_length=element_count)
+    if call.name in _REDUCING_METHODS and not call.arguments.all_values:
+        value = replace(value, length=(), element_length=())  # a scalar
     if BATCH in receiver.objects and call.name not in _VALUE_METHODS:
         masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
         return replace(value, known=False, objects=(BATCH, *model_outputs((receiver,)), *masks))
     value = _as_text_of(call, value)
-    if call.name in _REDUCING_METHODS and not call.arguments.all_values:
-        value = replace(value, length=(), element_length=())  # a scalar
     wrappers = tuple(
         obj
         for obj in receiver.objects

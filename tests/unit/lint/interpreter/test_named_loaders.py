@@ -95,3 +95,15 @@ for batch in train_loader:
 def test_a_plateau_of_a_script_that_trains_on_several_ranks(start, count):
     found = program_from_sources({"main": ("main.py", PLATEAU.format(start=start))}).analyze()
     assert len([each for each in found if each.kind == "state"]) == count
+
+
+@pytest.mark.parametrize(("reduced", "count"), [("nansum()", 0), ("nanmean()", 0), ("abs()", 1)])
+def test_the_sum_of_what_a_batch_selects_is_a_scalar(reduced, count):
+    text = f"""
+import torch.distributed as dist
+def run(train_loader):
+    for x in train_loader:
+        dist.all_reduce(x[x > 0].{reduced})
+"""
+    found = program_from_sources({"main": ("main.py", text)}).analyze()
+    assert len([each for each in found if each.kind == "shape"]) == count
