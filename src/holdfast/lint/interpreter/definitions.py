@@ -29,8 +29,8 @@ class DefinitionExecutor:
         self.lookup = lookup
 
     def _function(self, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        function = self.state.nested_function(frame, node, node.name)
         if frame.function is not None:
+            function = self.state.nested_function(frame, node, node.name)
             frame.scope.names[node.name] = self.runner.apply_decorators(
                 frame, FunctionObject(function, frame.scope)
             )

@@ -108,6 +108,8 @@ _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_no
 _NUMBER_METHODS = frozenset({"total_seconds", "timestamp", "timetuple", "toordinal", "weekday"})
 #: Methods that return a scalar if called without arguments.
 _REDUCING_METHODS = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
+#: What a script contains that trains on several ranks.
+_SEVERAL_RANKS = re.compile(r"distributed|rank|ccelerat|ightning|deepspeed|DDP|FSDP|Trainer|dist\b")
 #: Names of environments of reinforcement learning.
 _ENVIRONMENT = re.compile(r"(?:^|_)envs?$|(?:^|_)environment$")
 #: Methods of a model's output whose result can run the whole backward.
@@ -361,6 +363,9 @@ def _step(state: InterpreterState, call: LibraryCall) -> Value | None:
         return Value(state.taint_source(call.frame, TaintKind.DATA, call.node), known=False)
     if call.receiver_class == "plateau":
         metric = call.first("metrics")
+        script = call.frame.scope.module if call.frame.function is None else None
+        if script is not None and not _SEVERAL_RANKS.search(script.text):
+            return UNIFORM
         if not metric.agreed and (
             metric.content or model_outputs((metric,)) or BATCH in metric.objects
         ):

@@ -78,7 +78,10 @@ from holdfast.lint.patterns.skipped_gradients import find_skipped_gradients
 from holdfast.lint.patterns.skipped_modules import find_skipped_modules
 from holdfast.lint.patterns.step_counts import find_step_counts
 from holdfast.lint.patterns.sums import find_lost_shares
-from holdfast.lint.patterns.swallowed_failures import find_swallowed_failures
+from holdfast.lint.patterns.swallowed_failures import (
+    find_swallowed_failures,
+    find_swallowed_shares,
+)
 from holdfast.lint.patterns.unordered_calls import find_unordered_calls
 from holdfast.lint.sources.modules import Module, SymbolTable
 
@@ -133,6 +136,7 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
         yield from find_step_counts(modules)
         yield from find_left_out_samplers(modules)
         yield from find_swallowed_failures(modules)
+        yield from find_swallowed_shares(modules)
         yield from find_sharded_saves(modules)
         yield from find_missing_epochs(modules)
         yield from find_framework_habits(modules, names)

@@ -13,7 +13,13 @@ from collections.abc import Collection, Iterator
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.devices import habit
-from holdfast.lint.patterns.rank_guards import Unit, is_guarded, iter_units
+from holdfast.lint.patterns.rank_guards import (
+    RankGuards,
+    Unit,
+    is_guarded,
+    iter_units,
+    means_function,
+)
 from holdfast.lint.patterns.scopes import LOOPS, argument, starts_before
 from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
@@ -49,11 +55,12 @@ def find_device_habits(modules: Collection[Module]) -> Iterator[Divergence]:
     """Yield the habits of a program that starts ranks with a GPU each."""
     own = [module for module in modules if not module.is_test]
     backends = ["".join(found) for module in own for found in _STARTS.findall(module.text)]
-    on_gpus = any("cuda" in module.text for module in own)
+    on_gpus = any("cuda" in module.text or "nccl" in module.text for module in own)
     starts = on_gpus and bool(backends) and not any(_OWN_GPU.search(module.text) for module in own)
     only_nccl = bool(backends) and all(map(_ONLY_NCCL.match, backends))
     on_cpu = only_nccl and not any(_DEFAULT_DEVICE.search(module.text) for module in own)
     selecting = {"set_device", *(name for module in own for name in _selecting_functions(module))}
+    guards = RankGuards(modules)
     for module in own:
         text = module.text
         forks = "rocess" in text and "cuda" in text and not _SETS_METHOD.search(text)
@@ -64,7 +71,7 @@ def find_device_habits(modules: Collection[Module]) -> Iterator[Divergence]:
                 yield from _uses_before_selection(unit, selecting)
             for call in unit.calls:
                 if starts:
-                    yield from _loads_onto_first(unit, call)
+                    yield from _loads_onto_first(guards, unit, call)
                 if on_cpu:
                     yield from _cpu_tensors(unit, call)
                 if forks:
@@ -104,7 +111,7 @@ def _uses_before_selection(unit: Unit, selecting: Collection[str]) -> Iterator[D
             return
 
 
-def _loads_onto_first(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
+def _loads_onto_first(guards: RankGuards, unit: Unit, call: ast.Call) -> Iterator[Divergence]:
     """Yield a load of all ranks onto GPU 0."""
     name = dotted_name(call.func)
     if name.endswith("load_file"):
@@ -122,13 +129,24 @@ def _loads_onto_first(unit: Unit, call: ast.Call) -> Iterator[Divergence]:
             first = where is not None and _names_first(unit, where, _FIRST_GPU)
     else:
         return
-    if first and not is_guarded(unit, call):
+    if first and not is_guarded(unit, call) and not _is_called_by_one(guards, unit, call):
         how = f"`{ast.unparse(where)}`" if where is not None else "where rank 0 saved it from"
         message = (
             f"all ranks of a host load onto GPU 0 ({how}): it needs the memory of all of them; "
             "load onto the CPU, or onto the GPU of the rank"
         )
         yield habit(unit, call, "device", message)
+
+
+def _is_called_by_one(guards: RankGuards, unit: Unit, call: ast.Call) -> bool:
+    """Return True if each visible call of the function around is of some ranks only."""
+    function = unit.function_of(call)
+    callers = [
+        (caller, node)
+        for caller, node in (guards.callers(unit, function) if function is not None else [])
+        if isinstance(node, ast.Call) and means_function(caller, node, unit) and node is not call
+    ]
+    return bool(callers) and all(is_guarded(caller, node) for caller, node in callers)
 
 
 def _is_training_state(unit: Unit, call: ast.Call) -> bool:

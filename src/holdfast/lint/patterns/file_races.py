@@ -25,7 +25,7 @@ from holdfast.lint.patterns.shared_names import is_named_by_clock, is_shared_pat
 from holdfast.lint.sources.modules import FUNCTIONS, Module, SymbolTable, dotted_name, last_name
 
 _WORDS = re.compile(
-    r"(?:torch\.load|makedirs|mkdir|rmtree|removedirs|rmdir|unlink|copytree|save_pretrained|exists|isfile|isdir"
+    r"(?:makedirs|mkdir|rmtree|removedirs|rmdir|unlink|copytree|save_pretrained|exists|isfile|isdir"
     r"|os\.(?:remove|rename|replace)|torch\.save|shutil\.move|urlretrieve|extractall|unpack_archive"
     r"|download\w*|get_file|fetch_file|write_text|write_bytes)\(|download=True|['\"][wx]b?['\"]"
     r"|['\"]make['\" ]"
@@ -33,7 +33,7 @@ _WORDS = re.compile(
 #: Parts of these words, to search for which takes a fifth of the time of the pattern.
 _PARTS = (
     "dir(", "tree(", "dirs(", "unlink(", "save", "exists(", "file(", "remove(", "rename(",
-    "torch.load(", "replace(", "move(", "retrieve(", "extractall(", "archive(", "download",
+    "replace(", "move(", "retrieve(", "extractall(", "archive(", "download",
     "write_", "'w", '"w', "'x", '"x', "'make", '"make',
 )  # fmt: skip
 #: Functions that raise if the path exists, unless they have an argument for that.
@@ -90,8 +90,6 @@ class _Finder:
         changed = argument(call, known.position, known.keyword) if known is not None else None
         if name in _CREATE or (name.endswith(".mkdir") and not call.args):
             yield from self._created(call, name, changed if name in _CREATE else _receiver(call))
-        elif name == "torch.load":
-            yield from self._first_device(call)
         elif known is not None and known.kind in ("removes", "moves"):
             if changed is not None:
                 yield from self._removed(call, changed)
@@ -105,25 +103,6 @@ class _Finder:
                 yield from self._one_rank.written(call, written)
             if written is not None and not self._is_passed_whole(written, name):
                 yield from self._report("written", call, written)
-
-    def _first_device(self, call: ast.Call) -> Iterator[Divergence]:
-        """Yield ``map_location="cuda:0"`` on all ranks, which puts a copy for each on one GPU."""
-        given = argument(call, 1, "map_location")
-        values = self._unit.assigned(given.id) if isinstance(given, ast.Name) else [given]
-        first = any(
-            isinstance(node, ast.Constant) and node.value == "cuda:0"
-            for value in values
-            if value is not None
-            for node in ast.walk(value)
-        )
-        selects = any(word in self._unit.module.text for word in ("set_device(", "device_ids"))
-        if first and len(values) == 1 and selects and self._guards.shared_site(self._unit, call):
-            at = self._unit.location(call)
-            message = (
-                "all ranks of a host load the file onto its first GPU, whose memory may run out: "
-                'pass map_location="cpu" or the device of the rank'
-            )
-            yield Divergence("habit-device", at, at, "", (), detail=message, by_name=True)
 
     def _created(self, call: ast.Call, name: str, path: ast.expr | None) -> Iterator[Divergence]:
         if path is not None:

@@ -68,7 +68,9 @@ def _lost_edits(unit: Unit) -> Iterator[Divergence]:
                 rank is not None and not (isinstance(rank, ast.Constant) and rank.value is None)
             ):
                 continue
-            edit = next((each for each in _walk_all(node.body) if _is_edit(each)), None)
+            names = _gathered_names(unit, call, node.body)
+            edits = (each for each in _walk_all(node.body) if _edited(each) in names)
+            edit = next(edits, None)
             if edit is not None:
                 message = (
                     "without `modifier_rank`, the edits of gathered parameters are dropped at the "
@@ -82,18 +84,51 @@ def _walk_all(block: list[ast.stmt]) -> Iterator[ast.AST]:
         yield from walk(statement)
 
 
-def _is_edit(node: ast.AST) -> bool:
-    """Return True for a change of a parameter in place."""
+def _gathered_names(unit: Unit, call: ast.Call, body: list[ast.stmt]) -> set[str]:
+    """Return the variables that hold gathered parameters, or the model that they are of."""
+    gathered = argument(call, 0, "params")
+    names = _names(gathered) if gathered is not None else set()
+    for name in sorted(names):
+        for value in unit.assigned(name):
+            names |= _names(value)
+    for node in _walk_all(body):
+        match node:
+            case ast.For(target=ast.Tuple(elts=targets), iter=ast.Call(args=[*over]) as each):
+                if last_name(each.func) == "zip":
+                    pairs = zip(targets, over, strict=False)
+                    names |= {last_name(to) for to, part in pairs if names & _names(part)}
+            case ast.For(target=ast.Name(id=name), iter=over) if names & _names(over):
+                names.add(name)
+            case _:
+                pass
+    return names
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in walk(node) if isinstance(each, ast.Name)}
+
+
+def _edited(node: ast.AST) -> str:
+    """Return the variable of which a statement changes a parameter in place; empty if none."""
     match node:
-        case ast.Call(func=ast.Attribute(value=owner, attr=name)):
-            changes = ("weight", "bias", "param", "data", "init")
-            return bool(_FILLS.match(name)) and any(each in ast.unparse(owner) for each in changes)
-        case ast.Assign(targets=[ast.Attribute(attr="data")]):
-            return True
-        case ast.Assign(targets=[ast.Subscript(value=ast.Attribute(attr="data" | "weight"))]):
-            return True
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=arguments):
+            if not _FILLS.match(name):
+                return ""
+            is_function = dotted_name(owner).endswith("init") and arguments
+            return _root(arguments[0] if is_function else owner)
+        case ast.Assign(targets=[ast.Attribute(attr="data") as target]):
+            return _root(target)
+        case ast.Assign(targets=[ast.Subscript(value=ast.Attribute(attr="data" | "weight") as of)]):
+            return _root(of)
         case _:
-            return False
+            return ""
+
+
+def _root(node: ast.expr) -> str:
+    """Return ``net`` for ``net.head.weight.data``."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _unprepared(unit: Unit) -> Iterator[Divergence]:

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.averages import WORLD_SIZE_NAME
@@ -41,6 +42,19 @@ class _Sum:
     in_place: frozenset[str]
 
 
+class _CallWords(Words):
+    """Words with which a call begins, and not the end of another name: ``end(`` in ``append(``."""
+
+    def occur_in(self, text: str) -> bool:
+        """Return True if one of the functions is called."""
+        return Words.occur_in(self, text) and _call_pattern(self.parts).search(text) is not None
+
+
+@lru_cache(maxsize=16)
+def _call_pattern(parts: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, parts))})")
+
+
 def find_running_sums(modules: Collection[Module], names: SymbolTable) -> Iterator[Divergence]:
     """Yield the sums of a total in the loop that counts it, through functions and methods too."""
     own = [module for module in modules if not module.is_test]
@@ -62,11 +76,11 @@ class _SummingFunctions:
         self._summed: dict[ast.AST, _Sum] = {}
         found, known = {"all_reduce"}, {"all_reduce"}
         for _ in range(_MAX_DEPTH):
-            found = set(self._find(Words(tuple(f"{name}(" for name in sorted(found))))) - known
+            found = set(self._find(_CallWords(tuple(f"{name}(" for name in sorted(found))))) - known
             if not found:
                 break
             known |= found
-        self.words = Words(tuple(f"{name}(" for name in sorted(known)))
+        self.words = _CallWords(tuple(f"{name}(" for name in sorted(known)))
 
     def scopes(self, words: Words) -> Iterator[CodeScope]:
         """Yield module level and all functions that contain one of the words."""
@@ -207,11 +221,39 @@ def _is_counted(
         if owner and isinstance(node.func, ast.Attribute) and dotted_name(node.func.value) == owner:
             if node is not sums and any(_adds_to(each, f"self.{attribute}") for each in inner):
                 return True
-        elif any(name in _names_in(arg) for arg in node.args):
-            counts = node is not sums and _COUNTS.search(last_name(node.func)) is not None
-            if counts or (node is sums and _passes_on(function, inner)):
+        elif name in map(_place, node.args):
+            added = function is not None and _adds_to_parameter(function, inner, node, name)
+            counts = _COUNTS.search(last_name(node.func)) is not None and _is_returned_to(
+                nodes, node, name
+            )
+            if (node is not sums and (added or counts)) or (
+                node is sums and _passes_on(function, inner)
+            ):
                 return True
     return False
+
+
+def _adds_to_parameter(
+    function: Function, inner: Sequence[ast.AST], call: ast.Call, name: str
+) -> bool:
+    """Return True if a function adds to the parameter for which a call passes a total."""
+    bound = function.owner is not None and isinstance(call.func, ast.Attribute)
+    names = [
+        parameter
+        for at, parameter in enumerate(function.parameters[bound:])
+        if (passed := argument(call, at, parameter)) is not None and _place(passed) == name
+    ]
+    return any(_adds_to(node, parameter) for node in inner for parameter in names)
+
+
+def _is_returned_to(nodes: Sequence[ast.AST], call: ast.Call, name: str) -> bool:
+    """Return True for ``totals = scores.update(totals, batch)``."""
+    return any(
+        isinstance(node, ast.Assign)
+        and call in walk(node.value)
+        and name in map(_place, _flat(node.targets))
+        for node in nodes
+    )
 
 
 def _has_body(function: Function | None) -> bool:

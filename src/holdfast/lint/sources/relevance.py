@@ -9,6 +9,7 @@ receiver is one of the few of that name, or ignored.
 from __future__ import annotations
 
 import ast
+import io
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,14 @@ COMMON_NAMES = frozenset({
     "load_state_dict", "__enter__", "__exit__", "setup", "start", "stop", "name", "type", "size",
 })  # fmt: skip
 _MAX_OWNERS = 4
+#: Methods of objects that most programs use more than their own: of an unknown receiver, they are
+#: those of a built-in type, a file or a regular expression.
+_BUILTIN_METHODS = frozenset(
+    name
+    for cls in (str, bytes, list, dict, set, int, float, re.Match, re.Pattern, io.TextIOWrapper)
+    for name in dir(cls)
+)
+_IGNORED_METHODS = COMMON_NAMES | _BUILTIN_METHODS
 #: Methods that ``apply`` of an autograd function runs.
 _AUTOGRAD = ("apply", "forward", "backward")
 #: Other words of functions that may enter a collective.
@@ -77,12 +86,14 @@ class Relevance:
         self.covers_all = len(functions) <= _SMALL_PROGRAM
         self.entering_functions: set[Function] = set()
         self.varying_functions: set[Function] = set()
+        self.raising_functions: set[Function] = set()
         self.classes: set[Class] = set()
         if self.covers_all:
             return
         callers = _CallerGraph(names, functions)
         self.entering_functions = callers.entering()
         self.varying_functions = callers.varying()
+        self.raising_functions = callers.raising(self.entering_functions)
         self.classes = {
             member.owner
             for member in self.entering_functions | self.varying_functions
@@ -95,6 +106,7 @@ class Relevance:
             self.covers_all
             or function in self.entering_functions
             or function in self.varying_functions
+            or function in self.raising_functions
         ):
             return True
         if function.owner is not None:
@@ -136,6 +148,7 @@ class _CallerGraph:
         self._collectives: set[tuple[Module, str]] = set()
         self._entering: list[Function] = []
         self._varying: list[Function] = []
+        self._raising: list[Function] = []
         self._words: dict[str, tuple[bool, bool]] = {}
         for function in functions:
             self._add_function(function)
@@ -147,6 +160,14 @@ class _CallerGraph:
     def varying(self) -> set[Function]:
         """Return functions with a word that may depend on the rank, and all their callers."""
         return self._with_callers(self._varying)
+
+    def raising(self, entering: set[Function]) -> set[Function]:
+        """Return functions that raise, so that an entering function that calls them may end."""
+        return {
+            function
+            for function in self._raising
+            if not entering.isdisjoint(self._callers.get(function, ()))
+        }
 
     def _with_callers(self, functions: Iterable[Function]) -> set[Function]:
         functions = list(functions)
@@ -163,17 +184,18 @@ class _CallerGraph:
         module, owner = function.module, function.owner
         known = self._resolved_chains[module]
         class_chains = self._resolved_chains[owner] if owner is not None else known
-        enters = varies = False
+        enters = varies = raises = False
         variables = self._types.variables(function)
         for chain, parenthesis in set(_CHAIN.findall(_function_text(function))):
             words = self._words.get(chain)
             if words is None:
                 parts = chain.split(".")
                 words = self._words[chain] = (
-                    not COLLECTIVE_WORDS.isdisjoint(parts),
+                    not COLLECTIVE_WORDS.isdisjoint(parts) or chain == "deepspeed.initialize",
                     not VARYING_WORDS.isdisjoint(parts),
                 )
             enters, varies = enters or words[0], varies or words[1]
+            raises = raises or chain == "raise"
             first, dot, rest = chain.partition(".")
             if not dot and chain not in module.names:
                 continue
@@ -195,6 +217,8 @@ class _CallerGraph:
             self._entering.append(function)
         if varies:
             self._varying.append(function)
+        if raises:
+            self._raising.append(function)
 
     def _resolve_chain(
         self, module: Module, cls: Class | None, chain: str, *, called: bool
@@ -261,8 +285,8 @@ class _CallerGraph:
     def _methods_named(self, names: Sequence[str], *, called: bool) -> Iterator[Function]:
         """Yield the methods of unknown receivers; what is not called is a property."""
         for at, name in enumerate(names, 1):
-            methods = self._methods.get(name, ())
-            if len(methods) <= _MAX_OWNERS and name not in COMMON_NAMES:
+            methods = () if name in _IGNORED_METHODS else self._methods.get(name, ())
+            if len(methods) <= _MAX_OWNERS:
                 is_called = called and at == len(names)
                 yield from (method for method in methods if is_called or _is_property(method))
 

@@ -75,3 +75,23 @@ def test_an_episode_ends_on_each_rank_at_its_own_time(step, count):
     text = EPISODE.format(step=step)
     found = program_from_sources({"main": ("main.py", text)}).analyze()
     assert len([each for each in found if each.kind == "loop"]) == count
+
+
+PLATEAU = """
+import torch
+{start}
+from data import make
+train_loader, model, optimizer = make()
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+for batch in train_loader:
+    loss = model(batch)
+    scheduler.step(loss.item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "count"), [("import torch.distributed as dist", 1), ("import os", 0)]
+)
+def test_a_plateau_of_a_script_that_trains_on_several_ranks(start, count):
+    found = program_from_sources({"main": ("main.py", PLATEAU.format(start=start))}).analyze()
+    assert len([each for each in found if each.kind == "state"]) == count

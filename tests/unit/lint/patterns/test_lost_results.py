@@ -30,6 +30,18 @@ def start(net):
         ("net.head.weight, **options", "net.head.weight.data.zero_()", 0),
         ("net.head.weight", "print(net.head.weight.norm())", 0),
         ("net.head.weight", "shadow.copy_(net.head.weight)", 0),
+        ("net.head.weight", "other.weight.data.copy_(net.head.weight)", 0),
+        ("list(net.parameters())", "for p in net.parameters(): p.data.zero_()", 1),
+        (
+            "list(net.parameters())",
+            "for own, p in zip(full.parameters(), net.parameters()): own.data.copy_(p)",
+            0,
+        ),
+        (
+            "list(net.parameters())",
+            "for own, p in zip(full.parameters(), net.parameters()): p.data.copy_(own)",
+            1,
+        ),
     ],
 )
 def test_edits_of_gathered_parameters(arguments, edit, count):

@@ -81,6 +81,8 @@ class Trainer:
 """,
 ]
 FINE = [
+    loop("dist.all_reduce(batch)\nmodel.update(batch.item())"),
+    loop("dist.all_reduce(total)\nmodel.update(total)", "total = 0"),
     loop("total += model(batch)", "total = torch.zeros(1)") + "    dist.all_reduce(total)\n",
     loop("total = model(batch)\ntotal += 1\ndist.all_reduce(total)"),
     loop("total += model(batch)\nshown = total.clone()\ndist.all_reduce(shown)", "total = 0"),

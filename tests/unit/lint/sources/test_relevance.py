@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.lint.interpreter.programs import Program
 from holdfast.lint.sources import relevance
 from holdfast.lint.sources.modules import SymbolTable
 from tests.unit.lint.programs import modules_from_sources
@@ -116,6 +117,10 @@ class Keeps:
 class Alone:
     def position(self):
         pass
+
+class Parts:
+    def split(self):
+        dist.barrier()
 """
 
 
@@ -144,6 +149,8 @@ def entering(monkeypatch, code):
         "def use(any_one):\n    return any_one.position()",
         "def use():\n    # first\n    dist.barrier()  # all ranks",
         "def use():\n    print('#', dist.barrier())",
+        "def use(parts: Parts):\n    parts.split()",
+        "def use(model):\n    import deepspeed\n    return deepspeed.initialize(model=model)",
     ],
 )
 def test_methods_that_a_receiver_may_have_are_followed(monkeypatch, code):
@@ -157,9 +164,38 @@ def test_methods_that_a_receiver_may_have_are_followed(monkeypatch, code):
         "def use(count: int | None):\n    count.sync_all()",
         "def use(holder: Holder):\n    holder.alone.position()",
         "def use(any_one):\n    return any_one.position  # is not called",
+        "def use(any_one):\n    any_one.split()  # a method of text",
         "def use():\n    '''Use ``dist.barrier``.'''",
         "def use():\n    # dist.barrier()\n    return 1  # dist.barrier()",
     ],
 )
 def test_methods_that_a_receiver_cannot_have_are_not_followed(monkeypatch, code):
     assert entering(monkeypatch, code) == set()
+
+
+def test_only_relevant_functions_run_in_a_large_program(monkeypatch):
+    monkeypatch.setattr(relevance, "_SMALL_PROGRAM", 0)
+    code = """
+import torch.distributed as dist
+
+def use(value):
+    checked(value)
+    formatted(value)
+    dist.barrier()
+
+def checked(value):
+    if value:
+        raise ValueError
+
+def formatted(value):
+    return str(value)
+
+def unused(value):
+    raise ValueError
+"""
+    modules = modules_from_sources({"main": ("main.py", code)})
+    Program(modules).analyze()
+    assert {each.name for each in modules["main"].functions() if each.run_count} == {
+        "use",
+        "checked",
+    }
