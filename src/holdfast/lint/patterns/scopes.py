@@ -228,7 +228,8 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
         if keyword.arg == name:
             return keyword.value
     positional = call.args[: position + 1]
-    if 0 <= position < len(positional) and not any(isinstance(arg, ast.Starred) for arg in positional):
+    starred = any(isinstance(arg, ast.Starred) for arg in positional)
+    if 0 <= position < len(positional) and not starred:
         return positional[position]
     return None
 
