@@ -88,8 +88,13 @@ def record_named_access(
 
 
 def runs_on_one_rank(function: Function) -> bool:
-    """Return True for a function whose decorator may let one rank run it."""
-    return any(ONE_RANK_WORDS.search(ast.unparse(decorator)) for decorator in function.decorators)
+    """Return True for a function whose decorator may let one rank run it.
+
+    And for Lightning's ``prepare_data``, which one rank of each node runs.
+    """
+    return function.name == "prepare_data" or any(
+        ONE_RANK_WORDS.search(ast.unparse(decorator)) for decorator in function.decorators
+    )
 
 
 def _access(call: LibraryCall) -> tuple[str, ast.expr | None, Value] | None:

@@ -55,7 +55,8 @@ RULE = Rule(
     known_misses=(
         "A path, test, function, decorator or context manager with words that suggest a rank, host "
         "or process is assumed to be rank-specific, and so is a function with such a caller. Only "
-        "code that itself, or whose caller, asks for the rank or enters collectives is checked."
+        "code that itself, or whose caller, asks for the rank or enters collectives is checked. A "
+        "line that only scripts of one process reach is checked with --strict only."
     ),
     bad="""\
 import os

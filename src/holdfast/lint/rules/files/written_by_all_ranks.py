@@ -23,7 +23,8 @@ RULE = Rule(
     ),
     known_misses=(
         "A path, test or decorator with words that suggest a rank, host or process is assumed to "
-        "be rank-specific; so is a path built elsewhere, unless its name says that it is a path."
+        "be rank-specific; so is a path built elsewhere, unless its name says that it is a path. A "
+        "line that only scripts of one process reach is checked with --strict only."
     ),
     bad="""\
 def train(model, folder):
