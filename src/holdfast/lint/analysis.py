@@ -39,6 +39,10 @@ _CHUNK_BYTES, _MIN_PARALLEL_COST, _MIN_CACHED_COST = 1 << 18, 1 << 21, 1 << 17
 _MAX_PROCESSES = 16
 #: Interval between progress reports.
 _PROGRESS_INTERVAL_S = 0.2
+#: Rules about files that are right only in a program that runs on several ranks.
+_RULES_OF_SCRIPTS = frozenset({
+    "path-race", "written-by-all-ranks", "download-by-all-ranks", "fs-race", "name-by-process-hash",
+})  # fmt: skip
 #: Maximum number of characters kept of a cited source line.
 _MAX_SOURCE_LINE = 200
 
@@ -89,15 +93,39 @@ def analyze_files(
     ``on_progress``, a separate process analyzes large programs, so that progress can be reported.
     """
     if cache is None:
-        return _merge_results(files, _run_tasks(_split_tasks(files, strict=strict), on_progress))
+        parts = _run_tasks(_split_tasks(files, strict=strict), on_progress)
+        return _select_by_scripts(files, _merge_results(files, parts), strict=strict)
     name = lint_cache.cache_key(files, strict=strict)
     result = lint_cache.load_entry(cache, name, AnalysisResult)
     if result is None:
-        result = _merge_results(
-            files, _run_or_load(_split_tasks(files, strict=strict), cache, on_progress)
-        )
+        parts = _run_or_load(_split_tasks(files, strict=strict), cache, on_progress)
+        result = _select_by_scripts(files, _merge_results(files, parts), strict=strict)
         _save(cache, name, result)
     return result
+
+
+def _select_by_scripts(
+    files: Sequence[SourceFile], result: AnalysisResult, *, strict: bool
+) -> AnalysisResult:
+    """Leave out findings that need several ranks in lines that only scripts of one process reach.
+
+    A package is analyzed without the scripts that use it; ``strict``: all findings are kept.
+    """
+    if strict or not any(finding.rule in _RULES_OF_SCRIPTS for finding, _ in result.findings):
+        return result
+    # not at the top: few programs have such findings
+    from holdfast.lint.patterns.entry_points import EntryPoints  # noqa: PLC0415
+
+    entry_points = EntryPoints(files)
+    kept = tuple(
+        (finding, suppressed)
+        for finding, suppressed in result.findings
+        if finding.rule not in _RULES_OF_SCRIPTS
+        or entry_points.may_run_on_several_ranks(
+            finding.finding.subject.file or "", finding.finding.subject.line or 0
+        )
+    )
+    return msgspec.structs.replace(result, findings=kept)
 
 
 def _save(cache: Path, name: str, result: AnalysisResult) -> None:

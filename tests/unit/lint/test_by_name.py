@@ -405,6 +405,33 @@ HABITS = {
                 model(next(batches)).sum().backward()
         """,
     ),
+    "a queue that is empty on one rank": (
+        """\
+        import queue
+        import torch.distributed as dist
+
+        def drain(waiting):
+            while True:  # found
+                try:
+                    item = waiting.get_nowait()
+                except queue.Empty:
+                    break
+                dist.all_reduce(item)
+        """,
+        """\
+        import queue
+        import torch.distributed as dist
+
+        def drain(waiting):
+            items = []
+            while True:
+                try:
+                    items.append(waiting.get_nowait())
+                except queue.Empty:
+                    break
+            dist.all_reduce(sum(items))
+        """,
+    ),
     "a wrapped model is evaluated on one rank": (
         """\
         from torch.nn.parallel import DistributedDataParallel

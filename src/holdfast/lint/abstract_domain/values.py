@@ -58,6 +58,8 @@ _TRANSIENT = frozenset({
 })  # fmt: skip
 
 
+#: What a process takes from its own clock, host or number.
+PROCESS_KINDS = frozenset({TaintKind.TIME, TaintKind.HOST})
 #: Taint by a rank's number; and by an element that it selects.
 RANK_KINDS = frozenset({TaintKind.RANK, TaintKind.LOCAL_RANK})
 RANK_OR_SELECTED = RANK_KINDS | {TaintKind.OWN}
@@ -295,7 +297,7 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         element_length=element_length,
         absent=_join_absences(candidates, selector),
         known=all(value.known for value in candidates),
-        objects=_join_objects(candidates, selector)[:MAX_OBJECTS],
+        objects=_join_objects(candidates, selector, with_items=items is None)[:MAX_OBJECTS],
         items=items,
         agreed=agreed and not selector,
         stored_in=tuple(dict.fromkeys(homes))[:MAX_OBJECTS],
@@ -343,9 +345,14 @@ def _weak(sources: Taint) -> Taint:
     return tuple(source if source.weak else replace(source, weak=True) for source in sources)
 
 
-def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ...]:
+def _join_objects(
+    candidates: Sequence[Value], selector: Taint, *, with_items: bool
+) -> tuple[Any, ...]:
     """Return the objects of all values, without those of single sites if there are many."""
-    objects = tuple(dict.fromkeys([obj for value in candidates for obj in value.objects]))
+    listed = [item for value in candidates for item in value.items or ()] if with_items else ()
+    inner = [obj for item in listed for obj in item.objects if obj != NONE_OBJECT]
+    own = [obj for value in candidates for obj in value.objects]
+    objects = tuple(dict.fromkeys(own + inner))
     objects = _join_open_dicts(_join_dicts(objects, selector), selector)
     if len(objects) > MAX_OBJECTS:
         objects = _without_sites(objects)
@@ -476,20 +483,15 @@ def taint_value(value: Value, control: Taint) -> Value:
         value,
         content=merge_taint(value.content, control),
         absent=merge_taint(value.absent, control),
-        items=tuple(taint_value(item, control) for item in value.items)
-        if value.items is not None
-        else None,
+        items=value.items and tuple(taint_value(item, control) for item in value.items),
         agreed=False,
         const=NO_CONSTANT,
     )
 
 
-_NO_KINDS: frozenset[TaintKind] = frozenset()
-
-
-def taint_kinds(sources: Taint) -> frozenset[TaintKind]:
+def taint_kinds(sources: Taint, none: frozenset[TaintKind] = frozenset()) -> frozenset[TaintKind]:
     """Return the kinds of the sources."""
-    return frozenset([source.kind for source in sources]) if sources else _NO_KINDS
+    return frozenset([source.kind for source in sources]) if sources else none
 
 
 def is_rank_only(sources: Taint) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ import msgspec
 from holdfast.lint.abstract_domain.values import (
     RANK_OR_SELECTED,
     DictEntries,
-    NumberTypes,
     OpenDict,
     SitedObject,
     Taint,
@@ -23,6 +21,7 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     taint_kinds,
 )
+from holdfast.lint.abstract_state.process_stamps import ProcessStamp, stamps_of
 from holdfast.lint.sources.modules import Class, Function, Module
 
 
@@ -170,6 +169,33 @@ class GroupNumber(msgspec.Struct, frozen=True):
     wraps: bool = False
 
 
+#: The result of ``get_world_size()``, and of ``range`` over it.
+WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+#: The number of ranks of a host.
+LOCAL_SIZE = LibraryName("#local_size")
+
+
+class OnePerRank(msgspec.Struct, frozen=True):
+    """A list or tensor with a part for each rank: ``size`` is their number, or None if unknown.
+
+    It is :data:`WORLD_SIZE`, or a :class:`GroupNumber`. ``repeated``: all parts of the list are
+    one object.
+    """
+
+    size: Any
+    repeated: bool = False
+
+
+class SummedOver(msgspec.Struct, frozen=True):
+    """A tensor that one all_reduce summed over the ranks of a group; None: over all ranks.
+
+    ``averaged``: it was divided by their number.
+    """
+
+    group: ProcessGroup | None
+    averaged: bool = False
+
+
 class Multiple(msgspec.Struct, frozen=True):
     """A number that another one divides, by its source text: ``count // size * size``."""
 
@@ -179,12 +205,14 @@ class Multiple(msgspec.Struct, frozen=True):
 class DeviceMesh(msgspec.Struct, frozen=True):
     """A device mesh or a part of it, by the names of its dimensions; ``()`` if they are unknown.
 
-    ``origin`` is the place of its creation, ``whole``: it contains all ranks.
+    ``origin`` is the place of its creation, ``whole``: it contains all ranks. ``split``: there are
+    several groups along each dimension, unless that one contains all ranks.
     """
 
     origin: str
     names: tuple[str, ...]
     whole: bool = True
+    split: bool = True
 
 
 class RankTest(msgspec.Struct, frozen=True):
@@ -307,6 +335,12 @@ PADDING = LibraryInstance("padding")
 TRIMMED = LibraryInstance("trimmed")
 #: A boolean mask over elements.
 MASK = LibraryInstance("mask")
+#: A data set of which a library gave each rank its share.
+RANK_SHARE = LibraryInstance("rank share")
+#: The size of a data set of which the rank's loader has a share.
+WHOLE_SIZE = LibraryInstance("whole size")
+#: The state of a generator of random numbers in this process.
+RANDOM_STATE = LibraryInstance("random state")
 
 
 def as_text(value: Value, objects: tuple[Any, ...] = ()) -> Value:
@@ -315,8 +349,9 @@ def as_text(value: Value, objects: tuple[Any, ...] = ()) -> Value:
     content = tuple(
         source for source in as_selection(value.content) if source.kind is not TaintKind.DATA
     )
+    stamps = stamps_of((value,)) or tuple(obj for obj in objects if isinstance(obj, ProcessStamp))
     return msgspec.structs.replace(
-        value, content=content, objects=(RANK_TEXT,) if has_rank else objects[:1]
+        value, content=content, objects=((RANK_TEXT,) if has_rank else objects[:1]) + stamps[:1]
     )
 
 
@@ -353,6 +388,19 @@ def model_outputs(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
     return tuple(item for item in instances if item.name.startswith("output:"))[:1]
 
 
+def operand_marks(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
+    """Return what the result of an operator keeps of its operands: a model's output or a mark.
+
+    A sum with a batch, or with the number of its elements, depends on the rank's data.
+    """
+    instances = (
+        obj for value in values for obj in value.objects if isinstance(obj, LibraryInstance)
+    )
+    return tuple(
+        obj for obj in instances if obj.name.startswith("output:") or obj in (BATCH, RANK_TEXT)
+    )[:1]
+
+
 def library_class_names(value: Value | None) -> list[str]:
     """Return the names of the library classes of which the value may be an instance."""
     return [obj.name for obj in value.objects_of(LibraryInstance)] if value is not None else []
@@ -377,60 +425,3 @@ def _method_key(method: LibraryMethod) -> tuple[Any, ...]:
     receiver = method.receiver
     kinds = [taint_kinds(part) for part in (receiver.content, receiver.length, receiver.absent)]
     return (method.owner, method.name, receiver.agreed, receiver.known, *kinds)
-
-
-def element_of(over: Value) -> Value:
-    """Return one element of an iterable."""
-    if over.items:
-        return join_values(over.items)
-    several = join_rows(over)
-    if several is not None:
-        return several
-    if any(
-        isinstance(candidate, LibraryInstance) and candidate.name == "loader"
-        for candidate in over.objects
-    ):
-        return Value(known=False, objects=(BATCH,) if _has_distributed_sampler(over) else ())
-    objects = tuple(
-        obj
-        for obj in over.objects
-        if isinstance(obj, (Instance, FunctionObject, ClassObject, GuardedCallable, NumberTypes))
-        or obj in (BATCH, SHARD)
-    )
-    objects += tuple(
-        msgspec.structs.replace(obj, kind="position")
-        for obj in over.objects_of(GroupNumber)
-        if obj.kind == "positions"
-    )
-    if any(isinstance(obj, LibraryInstance) and obj.name == "wrapped:fsdp" for obj in over.objects):
-        objects = (*objects, SHARD)  # one of its parameters
-    return Value(
-        over.content,
-        over.element_length,
-        known=over.known,
-        stored_in=over.stored_in,
-        objects=objects,
-        agreed=over.agreed,
-    )
-
-
-_LOADER_NAME = re.compile(r"(?:^|_)(?:data_?)?loader$|dataloader$", re.IGNORECASE)
-_NAMED_LOADER = Value(
-    known=False,
-    objects=(LibraryInstance("loader", Value(objects=(LibraryInstance("sampler:ordered"),))),),
-)
-
-
-def named_loader(name: str) -> Value | None:
-    """Return the value of what is unknown but called a loader: each rank has its own batches."""
-    return _NAMED_LOADER if _LOADER_NAME.search(name) else None
-
-
-def _has_distributed_sampler(over: Value) -> bool:
-    """Return True if a sampler shards the data of a loader."""
-    return any(
-        sampler.name.startswith("sampler") and sampler.wrapped is None
-        for loader in over.objects_of(LibraryInstance)
-        if loader.name == "loader" and loader.wrapped is not None
-        for sampler in loader.wrapped.objects_of(LibraryInstance)
-    )

@@ -56,6 +56,7 @@ class Frame:
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
     loop_order: why the order of the loops around differs between ranks
     element_names: names of variables that hold an element of what a loop iterates over
+    elements: loop variable -> the list or dict of which it is an element itself
     in_tried_loop: it was called in a ``try`` block in a loop, so that its failure may be survived
     used_names: names that may be those of facts or in ``lazily_created``, and that were used here
     """
@@ -87,6 +88,7 @@ class Frame:
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
     element_names: set[str] = field(default_factory=set)
+    elements: dict[str, ast.expr] = field(default_factory=dict)
     assigned_under: dict[str, Taint] = field(default_factory=dict)
     loop_order: Taint = ()
     in_tried_loop: bool = False

@@ -16,6 +16,7 @@ from holdfast.lint.abstract_domain.values import (
     Taint,
     TaintKind,
     Value,
+    combine_values,
     dict_of,
     is_rank_only,
     join_values,
@@ -31,6 +32,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     GuardedCallable,
     Instance,
+    LibraryInstance,
     TupleElements,
     dict_entries,
     is_callable,
@@ -38,6 +40,10 @@ from holdfast.lint.abstract_state.abstract_objects import (
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.elements import (
+    HELD,
+    with_held_data,
+)
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.shares import grows_on_both_sides
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -214,6 +220,7 @@ def _contained_after(old: Value, objects: tuple[Any, ...], *, replaces: bool) ->
             )
         ),
         *model_outputs((Value(objects=objects),)),
+        *(obj for obj in objects if isinstance(obj, LibraryInstance) and obj.name == HELD),
         *((TRIMMED,) if TRIMMED in objects else ()),
     )
     return mark_contained(tuple(dict.fromkeys(contained)))[:MAX_OBJECTS]
@@ -223,6 +230,19 @@ def sort_in_place(state: InterpreterState, call: LibraryCall) -> None:
     """Give a list one order on all ranks."""
     if call.receiver_node is not None and call.receiver.order:
         store_mutation(state, call.frame, call.receiver_node, replace(call.receiver, order=()))
+
+
+def change_in_place(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the tensor that ``total.add_(value)`` changes, which then depends on both."""
+    changed = combine_values(*map(with_held_data, call.arguments.all_values))
+    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
+    batch = any(BATCH in value.objects for value in call.arguments.all_values)
+    change = replace(
+        changed, content=merge_taint(changed.content, data if batch else ()), length=()
+    )
+    if call.receiver_node is not None:
+        mutate(state, call.frame, call.receiver_node, change, grows=False)
+    return replace(combine_values(call.receiver, change), objects=call.receiver.objects)
 
 
 def _key_taint(state: InterpreterState, frame: Frame, node: ast.Subscript) -> Taint:

@@ -10,7 +10,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint import library
+from holdfast.lint import library, varying_values
 from holdfast.lint.abstract_domain.truth import as_test
 from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
@@ -32,6 +32,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONFIGURED_MODEL,
     COUNT,
     LAUNCHER_RANK,
+    LOCAL_SIZE,
     FunctionObject,
     Instance,
     LibraryInstance,
@@ -43,6 +44,10 @@ from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SummaryCache
 from holdfast.lint.abstract_state.heap import FactKey, Heap, set_fact
+from holdfast.lint.abstract_state.process_stamps import (
+    with_stamp,
+    without_stamps,
+)
 from holdfast.lint.framework_calls import HOOK_CLASSES, HOOK_PARAMETERS
 from holdfast.lint.sources.modules import (
     Class,
@@ -61,7 +66,7 @@ _NEVER_EMPTY = frozenset({TaintKind.TIME, TaintKind.HOST})
 _MAX_TEXT = 80
 #: Classes, as the tables name them, whose methods enter collectives.
 _ANNOTATED = ("accelerate.", "lightning.", "deepspeed.", "transformers.", "wrapped:")
-_HOOK = re.compile(r"on_|\w+_step$")
+_HOOK = re.compile(r"on_|\w+_step$|before_|after_|compute_loss$")
 #: What shows that the program lets FSDP or DeepSpeed's ZeRO-3 shard its models, by settings.
 _SHARDS_MODELS = re.compile(
     r"\bfsdp(?:_plugin)?\s*=\s*[\"'\[A-Z]|FullyShardedDataParallelPlugin\(|FSDPStrategy\("
@@ -70,6 +75,7 @@ _SHARDS_MODELS = re.compile(
     r"|zero_stage[\"']?\s*[:=]\s*3\b|stage3_",
     re.IGNORECASE,
 )
+_STARTS_RANKS = re.compile(r"spawn\(|launcher\(|Process\(|start_processes\(|Popen\(|\bray\.remote")
 #: A plugin with which transformers partitions each model over the ranks while it loads it.
 _PARTITIONS_LOADED = re.compile(
     r"DeepSpeedPlugin\((?![^)]*zero3_init_flag)[^)]*zero_stage\s*=\s*3\b"
@@ -85,6 +91,7 @@ class InterpreterState:
     evaluate_attribute: returns the value of an attribute
     nested_functions, nested_classes: nested definitions, by the id of their node
     sharded: classes whose instances are sharded
+    synchronized: classes whose normalization is over all ranks in training
     events: why some ranks set an event, by its name
     wrapped_models: the models that a wrapper holds, and variables and attributes with such models
     optimized_models: those whose parameters an optimizer got, and where
@@ -96,9 +103,11 @@ class InterpreterState:
     group_timeouts: "default" or "own" for each process group
     untyped_attributes: in a small program, rank-dependent attributes of unknown objects, by the
     last part of the owner's name: ``("args", "rank")``
+    agreed_names: those attributes that are set to what ranks have agreed on, at some time
     in_tests: the running module is a test, whose assignments are not the program's
     root: the function that runs though nothing was seen to call it; None: the module
     reassigned_attributes: per function, ids of attribute nodes that are set again later
+    saved_states: lines that save a random state; True: on one rank, to a path of all
     file_changes: lines with accesses to files: False: by all ranks to one path; True: by one rank,
     or each to its own path
     """
@@ -118,6 +127,7 @@ class InterpreterState:
         self.nested_functions: dict[int, Function] = {}
         self.nested_classes: dict[int, Class] = {}
         self.sharded: set[Class] = set()
+        self.synchronized: set[Class] = set()
         self.wrapped_models: set[Hashable] = set()
         self.optimized_models: dict[Hashable, SourceLine] = {}
         self.lone_weights: dict[Hashable, SourceLine] = {}
@@ -130,8 +140,10 @@ class InterpreterState:
         self.alarm_exception = ""
         self.group_timeouts: set[str] = set()
         self.untyped_attributes: dict[tuple[str, str], Value] = {}
+        self.agreed_names: set[tuple[str, str]] = set()
         self.reassigned_attributes: dict[int, set[int]] = {}
         self.file_changes: dict[bool, set[tuple[str, int]]] = {False: set(), True: set()}
+        self.saved_states: dict[SourceLine, bool] = {}
         self._seeds: dict[str, dict[SourceLine, Taint]] = {}
         self.root: Function | None = None
         self._creating_roots: dict[SourceLine, set[Function | None]] = {}
@@ -197,6 +209,19 @@ class InterpreterState:
         self.summaries.record_read("<seed>", generator)
         seeds = list(self._seeds.get(generator, {}).values())
         return merge_taint(*seeds) if all(seeds) else ()
+
+    @cached_property
+    def starts_ranks(self) -> bool:
+        """Return True if a process of the program starts the ranks, and passes its objects."""
+        return any(_STARTS_RANKS.search(module.text) for module in self.modules.values())
+
+    @property
+    def has_own_random_numbers(self) -> bool:
+        """Return True if ranks draw different numbers: a seed depends on the rank, or none is set.
+
+        Torch starts each process with the same seed, Python and NumPy do not.
+        """
+        return self.never_seeds or any(any(seeds.values()) for seeds in self._seeds.values())
 
     @cached_property
     def never_seeds(self) -> bool:
@@ -291,10 +316,10 @@ class InterpreterState:
 
     def environment_variable(self, frame: Frame, name: str, node: ast.expr) -> Value:
         """Return an environment variable's value, tainted if the launcher sets it per rank."""
-        kind = library.VARYING_VARIABLES.get(name)
+        kind = varying_values.VARYING_VARIABLES.get(name)
         if kind is not None:
             return Value(self.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
-        return UNKNOWN
+        return Value(known=False, objects=(LOCAL_SIZE,)) if name == "LOCAL_WORLD_SIZE" else UNKNOWN
 
     def taint_source(self, frame: Frame, kind: TaintKind, node: ast.AST, text: str = "") -> Taint:
         """Return a new taint source."""
@@ -322,10 +347,15 @@ class InterpreterState:
         cls = owner.cls if isinstance(owner, Instance) else owner
         if self.in_tests and not cls.module.is_test:
             return
+        if self.starts_ranks:
+            value = without_stamps(value)
+        if value.agreed and name not in cls.shared_attributes:
+            cls.shared_attributes.add(name)
+            self.summaries.record_write(cls, name)
         if value.content or value.length or value.absent:
             keep = persistent_taint if self.is_small else weak_taint
             value = replace(
-                value,
+                value if self.starts_ranks else with_stamp(value),
                 content=keep(value.content),
                 length=keep(value.length),
                 absent=keep(value.absent),

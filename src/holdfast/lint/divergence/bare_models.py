@@ -9,7 +9,12 @@ from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import Value
-from holdfast.lint.abstract_state.abstract_objects import Instance, LibraryInstance, model_outputs
+from holdfast.lint.abstract_state.abstract_objects import (
+    Instance,
+    LibraryInstance,
+    LibraryMethod,
+    model_outputs,
+)
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
@@ -37,9 +42,7 @@ def with_bare_output(
     """Return the result of a call, marked if it is that of a wrapped model without its wrapper."""
     if not node.args and not node.keywords:
         return value
-    unwrapped = LibraryInstance("module") in called.objects or _is_of_module(
-        state, frame, node.func
-    )
+    unwrapped = any(map(_is_unwrapped, called.objects)) or _is_of_module(state, frame, node.func)
     homes = {model_home(frame, node.func), model_object(called)} - {None}
     if homes:
         state.summaries.record_read("<wrapped>", "")
@@ -63,6 +66,12 @@ def record_bare_backward(state: InterpreterState, call: LibraryCall, loss: Value
         (BARE, at), Divergence(BARE, at, call.location, "backward", (), by_name=True)
     )
     return True
+
+
+def _is_unwrapped(obj: object) -> bool:
+    """Return True for the model inside DDP, and for its methods: ``unwrap(model).loss``."""
+    inner = LibraryInstance("module")
+    return obj == inner or (isinstance(obj, LibraryMethod) and obj.owner == inner)
 
 
 def _is_of_module(state: InterpreterState, frame: Frame, called: ast.expr) -> bool:

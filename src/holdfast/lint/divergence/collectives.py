@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import PurePath
 
 from msgspec.structs import replace
 
+from holdfast.core.rank_table import SourceLine
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
 from holdfast.lint.abstract_domain.values import (
-    NO_CONSTANT,
     RANK_KINDS,
     UNIFORM,
+    DictEntries,
     NumberTypes,
     TaintKind,
+    TaintSource,
     Value,
+    dict_of,
     is_rank_only,
     taint_kinds,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     COUNT,
     DeviceMesh,
@@ -29,14 +34,23 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     ProcessGroup,
+    SummedOver,
+    dict_entries,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.elements import HELD
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ANY_CREATED
 from holdfast.lint.abstract_state.mutations import store_mutation
+from holdfast.lint.abstract_state.process_stamps import (
+    process_sources,
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.device_selection import group_device
+from holdfast.lint.divergence.divided_sums import summed_over
 from holdfast.lint.divergence.group_members import group_kind, literal_ranks
+from holdfast.lint.divergence.operand_counts import record_operand_counts
 from holdfast.lint.library import CollectiveCall
 from holdfast.lint.sources.modules import last_name
 
@@ -50,9 +64,12 @@ _SPLITTING = frozenset({"new_subgroups", "new_subgroups_by_enumeration"})
 _FOLDERS = frozenset(
     {"checkpoint_id", "path", "filepath", "save_dir", "tag", "output_dir", "checkpoint_dir"}
 )
-_PROCESS_KINDS = frozenset({TaintKind.TIME, TaintKind.HOST})
-#: The result of ``get_world_size()``, and of ``range`` over it.
-WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+#: The argument with the members of the groups that a call creates.
+_MEMBERS = {"new_group": (0, "ranks"), "DeviceMesh": (1, "mesh")}
+
+
+#: Methods of a tensor that return another view of it.
+_VIEWS = frozenset({"view", "view_as", "reshape", "flatten", "squeeze", "unsqueeze", "detach"})
 
 
 def enter_collective(
@@ -73,6 +90,7 @@ def enter_collective(
     if collective.kind in ("send", "recv"):
         return _record_message(state, call, collective, group)
     _record_differing_arguments(call, collective, group)
+    record_operand_counts(state, call, collective, group_argument)
     if collective.kind == "sharded":
         _record_own_folder(state, call, collective)
     if collective.kind == "init":
@@ -83,8 +101,8 @@ def enter_collective(
         return UNIFORM
     first = arguments.node(0, collective.parameters[0]) if collective.parameters else None
     reduced_or_members = "grad" if isinstance(first, ast.Attribute) and first.attr == "grad" else ""
-    if collective.name == "new_group":
-        reduced_or_members = _new_group_members(state, call)
+    if collective.name in _MEMBERS:
+        reduced_or_members = _group_members(state, call, *_MEMBERS[collective.name])
     groups = group_argument.objects_of(ProcessGroup) if group_argument is not None else []
     members = groups[0].members if len(groups) == 1 else ()
     if not _exists_already(state, call, collective):
@@ -157,10 +175,13 @@ def _collective_result(
             state,
             call.frame,
             call.arguments.node(collective.parameters.index(collective.agrees), collective.agrees),
+            call,
         )
+    if collective.name == "reduce" and not call.frame.control and not call.frame.exited:
+        _mark_reduced(state, call)
     if call.arguments.is_constant("async_op", answer=True):
         return Value(objects=(LibraryInstance("work"),))
-    return UNIFORM
+    return Value(agreed=True) if call.name.startswith("accelerate.") else UNIFORM
 
 
 def _only_some_ranks(frame: Frame) -> bool:
@@ -176,9 +197,9 @@ def _collective_argument(
     )
 
 
-def _new_group_members(state: InterpreterState, call: LibraryCall) -> str:
+def _group_members(state: InterpreterState, call: LibraryCall, position: int, name: str) -> str:
     """Return the members of a new group as text; record a marker if they depend on the rank."""
-    node, ranks = call.arguments.node(0, "ranks"), call.arguments.get(0, "ranks")
+    node, ranks = call.arguments.node(position, name), call.arguments.get(position, name)
     if node is None or ranks is None or ranks.const is None:
         return ""
     # a group of one rank needs no others: torch counts calls, not members
@@ -217,19 +238,29 @@ def _record_own_folder(
         return
     for name in _FOLDERS.intersection((*collective.parameters, *call.arguments.named)):
         path = _collective_argument(call.arguments, collective, name)
-        own = [source for source in path.content if source.kind in _PROCESS_KINDS] if path else []
+        own = process_sources(path) if path is not None and not path.agreed else ()
         if own:
             message = (
-                f"each rank passes another {name} to {collective.name}, as it contains "
+                f"each rank passes another {name} to {collective.name} at "
+                f"{PurePath(call.location.file).name}:{call.location.line}, as it contains "
                 f"`{own[0].text}`: the parts of one checkpoint end in several folders; broadcast "
                 "that of rank 0"
             )
-            at, kind = call.location, "habit-name"
+            at = _origin(call, own[0])
+            kind = "habit-name"
             divergence = Divergence(
-                kind, at, at, call.name, tuple(own), detail=message, by_name=True
+                kind, at, call.location, call.name, own, detail=message, by_name=True
             )
             state.summaries.current.divergences.setdefault((kind, at), divergence)
             return
+
+
+def _origin(call: LibraryCall, source: TaintSource) -> SourceLine:
+    """Return where a name has to change: here, or where another function makes it."""
+    tree, file = call.frame.tree, call.frame.file
+    begin, end = getattr(tree, "lineno", 1), getattr(tree, "end_lineno", call.location.line)
+    here = source.file == file and begin <= source.line <= end and not isinstance(tree, ast.Module)
+    return call.location if here else SourceLine(source.file, source.line, "")
 
 
 def _record_differing_arguments(
@@ -273,27 +304,69 @@ def group_scope(value: Value | None) -> GroupScope:
     return GroupScope.UNKNOWN
 
 
-def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -> None:
-    """Mark what ``node`` names as uniform from here on."""
-    while isinstance(node, ast.Subscript) or (
-        isinstance(node, ast.Attribute) and node.attr in ("data", "grad")
-    ):
-        node = node.value
+def _mark_reduced(state: InterpreterState, call: LibraryCall) -> None:
+    """Mark the tensor of a reduce: only the root has the result."""
+    node, old = call.arguments.node(0, "tensor"), call.arguments.get(0, "tensor")
+    if isinstance(node, (ast.Name, ast.Attribute)) and old is not None:
+        content = state.taint_source(call.frame, TaintKind.DATA, call.node)
+        store_mutation(state, call.frame, node, replace(old, content=content, agreed=False))
+
+
+def _mark_agreed(
+    state: InterpreterState, frame: Frame, node: ast.expr | None, call: LibraryCall
+) -> None:
+    """Mark what ``node`` names, or a loop takes its elements from, as uniform from here on."""
+    keys: list[ast.expr] = []
+    while True:
+        match node:
+            case ast.Subscript(value=inner, slice=key):
+                keys.append(key)
+            case ast.Attribute(value=inner, attr="data" | "grad"):
+                pass
+            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _VIEWS:
+                pass
+            case _:
+                break
+        node = inner
     if isinstance(node, (ast.List, ast.Tuple)):  # the root sends the variables themselves
         for element in node.elts:
-            _mark_agreed(state, frame, element)
+            _mark_agreed(state, frame, element, call)
     if isinstance(node, (ast.Name, ast.Attribute)):
         old = state.evaluate(frame, node)
-        objects = tuple(obj for obj in old.objects if obj not in (BATCH, COUNT))
-        alike = replace(
-            old, content=(), length=(), order=(), element_length=(), absent=(), objects=objects
-        )
-        store_mutation(
-            state,
-            frame,
-            node,
-            replace(alike, agreed=True, known=True, items=None, const=NO_CONSTANT),
-        )
+        summed = summed_over(call, call.arguments.get(2, "group"), old)
+        marks = () if summed is None else (summed,)
+        key = state.evaluate(frame, keys[0]).const if len(keys) == 1 else None
+        entries = dict_entries(old)
+        if entries is not None and isinstance(key, str) and key in entries:
+            changed = dict_of(entries | {key: _as_agreed(entries[key], marks)})
+            objects = tuple(changed if isinstance(obj, DictEntries) else obj for obj in old.objects)
+            store_mutation(state, frame, node, replace(old, objects=objects))
+        else:
+            store_mutation(state, frame, node, _as_agreed(old, marks))
+        container = frame.elements.pop(node.id, None) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Name) and container is not None:
+            _mark_agreed(state, frame, container, call)
+            frame.elements[node.id] = container
+
+
+def _as_agreed(value: Value, marks: tuple[SummedOver, ...] = ()) -> Value:
+    """Return a value that a collective made equal on all ranks, with all that it contains."""
+    value = without_stamps(value)
+    kept = [
+        dict_of({name: _as_agreed(entry, marks) for name, entry in obj.entries.items()})
+        if isinstance(obj, DictEntries)
+        else obj
+        for obj in value.objects
+        if obj not in (BATCH, COUNT)
+        and not isinstance(obj, SummedOver)
+        and getattr(obj, "name", "") != HELD
+    ]
+    return Value(
+        objects=(*kept, *marks),
+        stored_in=value.stored_in,
+        ragged=value.ragged,
+        agreed=True,
+    )
 
 
 def is_of_subgroup(call: LibraryCall) -> bool:

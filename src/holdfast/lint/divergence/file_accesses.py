@@ -7,10 +7,15 @@ import re
 
 from holdfast.lint.abstract_domain.effects import FileAccess, Marker
 from holdfast.lint.abstract_domain.values import RANK_KINDS, UNKNOWN, TaintKind, Value, taint_kinds
-from holdfast.lint.abstract_state.abstract_objects import RANK_TEXT
+from holdfast.lint.abstract_state.abstract_objects import (
+    RANK_TEXT,
+)
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.path_names import path_text
+from holdfast.lint.abstract_state.process_stamps import (
+    process_sources,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.file_calls import DOWNLOAD_NAME, FILE_CALLS, PATH_METHODS, TOLERANCE
 from holdfast.lint.sources.modules import Function, dotted_name, last_name
@@ -47,7 +52,8 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
     if found is None or (function is not None and runs_on_one_rank(function)):
         return
     kind, node, value = found
-    own = bool(taint_kinds(value.content) & _OWN_KINDS) or RANK_TEXT in value.objects
+    stamped = not value.agreed and bool(process_sources(value))
+    own = stamped or bool(taint_kinds(value.content) & _OWN_KINDS) or RANK_TEXT in value.objects
     text = path_text(state, call.frame, node) if node is not None else None
     alone = own or taint_kinds(call.frame.control) & RANK_KINDS
     state.file_changes[bool(alone)].add((call.location.file, call.location.line))
@@ -61,7 +67,7 @@ def record_access(state: InterpreterState, call: LibraryCall) -> None:
             f"{text}/*" if call.name in _TO_FOLDER else text,
             call.frame.control,
             own=own or bool(value.length),
-            clocked=TaintKind.TIME in taint_kinds(value.content),
+            clocked=stamped,
             tolerant=bool(given & TOLERANCE)
             or bool(call.frame.try_depth)
             or call.frame.in_tried_loop

@@ -44,6 +44,8 @@ _PATH_NAME = re.compile(r"path|file|ckpt|checkpoint|fname|dir|folder|out", re.IG
 _LINE = re.compile(r"(?<=\w):\d+(?=/|$)")
 #: A path with an unknown part, of a temporary folder, or whose last part is a parameter.
 _OPEN_PART = re.compile(rf"\?|{UNKNOWN_PART}|te?mp|/«\w+»$")
+#: A part that counts what all ranks do together, such as steps.
+_COUNTED_PART = re.compile(r"\?\w*(?:step|epoch|iter\w*|round|version):\d+")
 #: Operations of which a program with one rank has no use.
 _OF_RANKS = frozenset({"init", "creation", "forward", "backward"})
 #: What only one rank can do, or should do.
@@ -156,13 +158,14 @@ class _OrderWalker:
             self._by_one(access)
         elif kinds <= _FILES and not self._doubtful:
             self._by_all(access)
-            if self._parallel and not (access.own or access.tolerant or is_open):
+            removes = access.name == "removes" and not _is_open(_COUNTED_PART.sub("*", path))
+            if self._parallel and not (access.own or access.tolerant or (is_open and not removes)):
                 kind = _ALONE.get(access.name)
                 if kind is not None:
                     self._report(kind, access, access, access.detail)
 
     def _by_one(self, access: FileAccess) -> None:
-        if access.clocked and access.name == "makes":
+        if access.clocked and access.name in ("makes", "writes"):
             self._clocked.append(access)
         for other in self._all:
             if access.name == "removes":
@@ -189,9 +192,14 @@ class _OrderWalker:
             self._one = [*self._one[-_MAX_ACCESSES:], access]
 
     def _by_all(self, access: FileAccess) -> None:
-        for other in self._clocked if access.clocked and access.name == "writes" else ():
-            if is_inside(other.detail, access.detail):
+        for other in self._clocked if access.clocked else ():
+            made = other.name == "makes" and access.name == "writes"
+            read = other.name == "writes" and access.name in ("reads", "lists")
+            if (made and is_inside(other.detail, access.detail)) or (
+                read and _touches(*sorted((other.detail, access.detail), key=len))
+            ):
                 self._report("clocked", access, other, other.detail)
+                break
         for other in self._one:
             changed = _change(other, access)
             if changed:

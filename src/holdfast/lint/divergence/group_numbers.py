@@ -7,6 +7,7 @@ is passed; ``group_src``, ``group_dst`` and ``group_peer`` are positions in the 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from itertools import permutations
 
@@ -16,11 +17,14 @@ from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.values import NO_CONSTANT, Value
 from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
+    WORLD_SIZE,
     GroupNumber,
     ProcessGroup,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.patterns.scopes import walk
+from holdfast.lint.sources.modules import last_name
 
 _HOME = "torch.distributed."
 #: Arguments with the rank of another process: position, name, and position of the group.
@@ -31,6 +35,13 @@ _PEERS = {
     "scatter": (2, "src", 3), "scatter_object_list": (2, "src", 3),
 }  # fmt: skip
 #: Calls that name one other process and not the root of a collective.
+#: The group of all ranks, in which a position is a rank of the job.
+_ALL_RANKS = ProcessGroup(world=True)
+_PEER_NAMES = frozenset({"src", "dst", "peer", "group_src", "group_dst", "group_peer"})
+_SENDS = frozenset({"send", "isend"})
+_RECEIVES = frozenset({"recv", "irecv"})
+#: A test that may select the ranks which have such a neighbour.
+_SELECTS_RANK = re.compile(r"rank|size|stage|first|last|next|prev|src|dst|peer", re.IGNORECASE)
 _MESSAGES = frozenset({"send", "isend", "recv", "irecv", "P2POp"})
 
 
@@ -59,11 +70,12 @@ def single_number(value: Value | None, kind: str) -> GroupNumber | None:
 
 def combined_number(operator: ast.operator, left: Value, right: Value) -> GroupNumber | None:
     """Return the position that ``rank + 1``, ``(rank - 1) % size`` or ``size - 1`` is."""
-    number = single_number(left, "position")
+    number = single_number(left, "position") or _job_position(left)
     step = right.const
     if isinstance(operator, (ast.Add, ast.Sub)):
         if number is None and isinstance(operator, ast.Add):
-            number, step = single_number(right, "position"), left.const
+            number = single_number(right, "position") or _job_position(right)
+            step = left.const
         if type(step) is int:
             step = -step if isinstance(operator, ast.Sub) else step
             if number is not None:
@@ -74,9 +86,14 @@ def combined_number(operator: ast.operator, left: Value, right: Value) -> GroupN
         if number is not None and isinstance(operator, ast.Add) and added is not None:
             return number  # ``rank - 1 + size``, which is then divided by the size
     if isinstance(operator, ast.Mod) and number is not None:
-        divisor = single_number(right, "size")
+        divisor = single_number(right, "size") or WORLD_SIZE in right.objects or None
         return replace(number, wraps=True) if divisor is not None else None
     return None
+
+
+def _job_position(value: Value) -> GroupNumber | None:
+    """Return the rank of this process in the job as a position among all ranks."""
+    return GroupNumber("position", _ALL_RANKS) if _is_job_rank(value) else None
 
 
 def mark_compared_position(
@@ -102,10 +119,14 @@ def record_group_numbers(state: InterpreterState, call: LibraryCall) -> None:
         return
     if short in _PEERS:
         position, name, group_at = _PEERS[short]
+        if short in _MESSAGES:
+            _record_neighbour(state, call, call.arguments.get(position, name))
         group_value = call.arguments.get(group_at, "group")
-        message = _position_as_peer(
-            state, call, (position, name, group_at), only_group(group_value)
-        ) or _rank_as_position(state, call, f"group_{name}", only_group(group_value))
+        message = (
+            _position_as_peer(state, call, (position, name, group_at), only_group(group_value))
+            or _rank_as_position(state, call, f"group_{name}", only_group(group_value))
+            or _fixed_root(call, (position, name), only_group(group_value))
+        )
     elif short in ("get_global_rank", "get_group_rank"):
         message = _converted_twice(state, call, short)
     else:
@@ -145,6 +166,68 @@ def _position_as_peer(
     return (
         f"`{text}` is a position in the group, and {name} of {short} is a rank of the whole job: "
         f"use group_{name}={text}, or get_global_rank(group, {text})"
+    )
+
+
+def _record_neighbour(state: InterpreterState, call: LibraryCall, peer: Value | None) -> None:
+    """Record a message to a neighbour that the last rank lacks, or that sends to another one."""
+    number, frame = single_number(peer, "position"), call.frame
+    if number is None or not number.offset or frame.control or frame.exited:
+        return
+    nodes = walk(frame.tree)
+    tests = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp, ast.While))]
+    if any(_SELECTS_RANK.search(state.unparse(test)) for test in tests):
+        return
+    message = ""
+    sent, received = _peer_texts(nodes, _SENDS), _peer_texts(nodes, _RECEIVES)
+    parameters = set(frame.function.parameters) if frame.function is not None else set()
+    if (sent | received) & parameters or any("." in text for text in sent | received):
+        return  # callers decide which ranks get here
+    if number.group.world and not number.wraps:
+        if not (sent and received):
+            return
+        which = "last" if number.offset > 0 else "first"
+        message = (
+            f"the {which} rank has no rank {'after' if number.offset > 0 else 'before'} it: "
+            "divide by the number of ranks, or leave that rank out"
+        )
+    elif number.wraps and len(sent) == 1 and sent == received:
+        message = (
+            f"all ranks send to `{min(sent)}` and receive from it too, while that rank sends to "
+            "the one after it: receive from the neighbour on the other side"
+        )
+    if message and not frame.scope.module.is_test:
+        at = call.location
+        found = Divergence("habit-peer", at, at, call.name, (), detail=message)
+        state.summaries.current.divergences.setdefault(("habit-peer", at), found)
+
+
+def _peer_texts(nodes: Sequence[ast.AST], names: frozenset[str]) -> set[str]:
+    """Return the peers of the messages of a function, as text."""
+    found = set()
+    for call in nodes:
+        if not isinstance(call, ast.Call):
+            continue
+        name, position = last_name(call.func), 1
+        if name == "P2POp" and call.args:
+            name, position = last_name(call.args[0]), 2
+        if name in names:
+            at = [keyword.value for keyword in call.keywords if keyword.arg in _PEER_NAMES]
+            found |= {ast.unparse(each) for each in (*call.args[position : position + 1], *at)}
+    return found
+
+
+def _fixed_root(call: LibraryCall, argument: tuple[int, str], group: ProcessGroup | None) -> str:
+    """Return the message for one rank as the root of several groups, on all of their ranks."""
+    position, name = argument
+    root, short = call.arguments.get(position, name), call.name.removeprefix(_HOME)
+    if short in _MESSAGES or call.frame.control or call.frame.exited or root is None:
+        return ""
+    if type(root.const) is not int or group is None or not group.split:
+        return ""
+    return (
+        f"rank {root.const} is in one of these groups only, and {short} raises on the ranks of the "
+        f"others: use group_{name}={root.const}, or get_global_rank(group, {root.const})"
     )
 
 

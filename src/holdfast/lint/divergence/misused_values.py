@@ -24,9 +24,13 @@ from holdfast.lint.abstract_state.abstract_objects import LAUNCHER_RANK
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_method_division
 from holdfast.lint.divergence.group_numbers import record_group_numbers
+from holdfast.lint.divergence.orders import record_habit
 from holdfast.lint.divergence.sizes_by_rank import record_size_by_rank
 from holdfast.lint.divergence.wrapped_models import record_wrapped_misuse
+from holdfast.lint.patterns.scopes import walk
+from holdfast.lint.sources.modules import last_name
 
 #: Calls that select the share of one rank of the world: positions of the rank and their number.
 _SHARES = {
@@ -49,6 +53,7 @@ _DEVICE_METHODS = frozenset({"cuda", "to"})
 _IN_PLACE = frozenset({"torch.distributed.all_reduce", "torch.distributed.broadcast"})
 #: Methods that return another tensor.
 _COPYING_METHODS = frozenset({"clone", "float", "double", "half", "mean", "sum"})
+_BROADCASTS_OBJECTS = "torch.distributed.broadcast_object_list"
 _QUERIES = frozenset({"torch.distributed.get_rank", "torch.distributed.get_world_size"})
 _CREATES = "torch.distributed.init_process_group"
 #: A function of an unread file that creates the process group, by its name.
@@ -69,44 +74,19 @@ def record_misuse(state: InterpreterState, call: LibraryCall) -> None:
     record_wrapped_misuse(state, call)
     record_size_by_rank(state, call)
     record_group_numbers(state, call)
-    message = _lost_result(state, call) or _wrong_share(state, call) or _own_order(call)
+    record_method_division(state, call)
+    message = (
+        _lost_result(state, call)
+        or _lost_objects(call)
+        or _wrong_share(state, call)
+        or _own_order(call)
+    )
     if message:
-        _record(state, call.frame, call.node, *message)
+        record_habit(state, call.frame, call.node, *message)
+    elif call.name.endswith(".DistributedDataParallel"):
+        _record_device_ids(state, call)
     elif call.name in _DEVICE_CALLS or call.name in _DEVICE_METHODS:
         _record_device(state, call)
-
-
-def _record(state: InterpreterState, frame: Frame, node: ast.AST, kind: str, message: str) -> None:
-    if frame.scope.module.is_test:  # which runs on one host
-        return
-    at = frame.location(node)
-    divergence = Divergence(
-        kind, at, at, message.partition(":")[0], (), detail=message, by_name=True
-    )
-    state.summaries.current.divergences.setdefault((kind, at), divergence)
-
-
-def record_unordered_share(
-    state: InterpreterState, frame: Frame, node: ast.AST, base: Value, bounds: Taint
-) -> None:
-    """Record a rank's share of a list that other ranks may have in another order."""
-    if not base.order or not taint_kinds(bounds) & RANK_KINDS:
-        return
-    drawn = base.order[0].kind is not TaintKind.ORDER
-    remedy = "shuffle it with one seed" if drawn else "sort it before"
-    message = (
-        f"each rank takes a share of a list whose order is its own ({base.order[0].text}): shares "
-        f"overlap, and some elements are in none; {remedy}"
-    )
-    _record(state, frame, node, "habit-order", message)
-
-
-def record_filtered_share(
-    state: InterpreterState, frame: Frame, test: ast.expr, over: Value, answer: Value
-) -> None:
-    """Record ``if i % world_size == rank`` in a loop over a list of a rank's own order."""
-    if any(isinstance(node, ast.Mod) for node in ast.walk(test)):
-        record_unordered_share(state, frame, test, over, answer.content)
 
 
 def record_own_split(state: InterpreterState, call: LibraryCall, seeds: Taint) -> None:
@@ -116,7 +96,7 @@ def record_own_split(state: InterpreterState, call: LibraryCall, seeds: Taint) -
             f"each rank splits the data with its own seed ({seeds[0].text}): what one rank keeps "
             "for validation, others train on; pass a `generator` with the same seed"
         )
-        _record(state, call.frame, call.node, "habit-order", message)
+        record_habit(state, call.frame, call.node, "habit-order", message)
 
 
 def _lost_result(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:
@@ -137,6 +117,46 @@ def _lost_result(state: InterpreterState, call: LibraryCall) -> tuple[str, str] 
         f"{name} changes the temporary `{text}`: its result is lost, and the rank goes on with its "
         "own value"
     )
+
+
+def _lost_objects(call: LibraryCall) -> tuple[str, str] | None:
+    """Return the message for a broadcast of a list that is not read afterwards.
+
+    torch replaces the elements of the list; the variables that they came from stay as they are.
+    """
+    node, frame = call.arguments.node(0, "object_list"), call.frame
+    if call.name != _BROADCASTS_OBJECTS or frame.function is None or frame.control or frame.exited:
+        return None
+    nodes = walk(frame.tree)
+    calls = [each for each in nodes if isinstance(each, ast.Call)]
+    if sum(last_name(each.func) == "broadcast_object_list" for each in calls) > 1:
+        return None  # one for the root
+    sent = node
+    if isinstance(node, ast.Name):
+        made = [each for each in nodes if isinstance(each, ast.Assign) and _names(each, node.id)]
+        uses = [each for each in nodes if isinstance(each, ast.Name) and each.id == node.id]
+        sent = made[0].value if len(made) == 1 and len(uses) == 2 else None
+    if not isinstance(sent, ast.List) or not sent.elts:
+        return None
+    names = {each.id for each in sent.elts if isinstance(each, ast.Name)}
+    read = [
+        each.id
+        for each in nodes
+        if isinstance(each, ast.Name)
+        and each.id in names
+        and isinstance(each.ctx, ast.Load)
+        and each.lineno > call.location.line
+    ]
+    if not read:
+        return None
+    return "habit-result", (
+        f"the result of broadcast_object_list is lost: it is in the list, and `{read[0]}` is still "
+        "the rank's own; read it from the list afterwards"
+    )
+
+
+def _names(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
 
 
 def _wrong_share(state: InterpreterState, call: LibraryCall) -> tuple[str, str] | None:
@@ -172,7 +192,7 @@ def record_own_share(state: InterpreterState, call: LibraryCall, parameters: Seq
         share = (parameters.index("rank"), "rank", parameters.index(counts[0]), counts[0])
         message = _local_share(state, call, *share)
         if message is not None:
-            _record(state, call.frame, call.node, *message)
+            record_habit(state, call.frame, call.node, *message)
 
 
 def _local_share(
@@ -198,7 +218,17 @@ def _record_device(state: InterpreterState, call: LibraryCall) -> None:
     at = _DEVICE_CALLS.get(call.name, 0)
     node, value = call.arguments.node(at, "index"), call.arguments.get(at, "index")
     if node is not None and value is not None and _is_global_rank(value):
-        _record(state, call.frame, call.node, "habit-device", _device_message(state, node))
+        record_habit(state, call.frame, call.node, "habit-device", _device_message(state, node))
+
+
+def _record_device_ids(state: InterpreterState, call: LibraryCall) -> None:
+    """Record the global rank as the only GPU that DDP uses."""
+    listed, node = call.arguments.get(1, "device_ids"), call.arguments.node(1, "device_ids")
+    items = listed.items if listed is not None else None
+    if items and len(items) == 1 and isinstance(node, ast.List) and _is_global_rank(items[0]):
+        record_habit(
+            state, call.frame, call.node, "habit-device", _device_message(state, node.elts[0])
+        )
 
 
 def record_device_name(
@@ -212,7 +242,7 @@ def record_device_name(
     first = state.unparse(node.values[0])
     if prefix.endswith(("cuda:", "npu:")) or (prefix == ":" and "device" in first):
         index = hole.value if isinstance(hole, ast.FormattedValue) else hole
-        _record(state, frame, node, "habit-device", _device_message(state, index))
+        record_habit(state, frame, node, "habit-device", _device_message(state, index))
 
 
 def _device_message(state: InterpreterState, index: ast.expr) -> str:

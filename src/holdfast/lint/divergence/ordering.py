@@ -44,6 +44,8 @@ def find_in_function(
         yield from _unscale_before_reduction(body.path)
     if "send" in body.tags:
         yield from _blocking_sends(body.path) if on_all_ranks else _split_sends(body.path)
+    if "creation" in body.tags:
+        yield from _groups_of_steps(body.path)
     if "shuffled" in body.tags:
         yield from _missing_set_epoch(body.path)
     if "unsharded" in body.tags:
@@ -89,6 +91,41 @@ def _unscale_before_reduction(path: Sequence[Effect]) -> Iterator[Divergence]:
                 pass
 
 
+def _groups_of_steps(path: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield groups that every step of a training loop creates."""
+    for effect in path:
+        match effect:
+            case LoopEffect(body=body, location=location):
+                events = list(iter_events(body))
+                trains = any(
+                    event.name == "backward"
+                    if isinstance(event, Marker)
+                    else event.kind == "backward"
+                    for event in events
+                    if isinstance(event, (Marker, Operation))
+                )
+                created = [
+                    event
+                    for event in events
+                    if isinstance(event, Operation) and event.kind == "creation"
+                ]
+                if trains and created:
+                    message = (
+                        f"every step creates the groups of {created[0].name} again, each with a "
+                        "communicator that stays: create them once, before the loop"
+                    )
+                    at = created[0].location
+                    yield Divergence(
+                        "habit-group", at, location, "", (), detail=message, by_name=True
+                    )
+                else:
+                    yield from _groups_of_steps(body)
+            case Branch(yes=first, no=second) | Try(body=first, final_body=second):
+                yield from _groups_of_steps((*first, *second))
+            case _:
+                pass
+
+
 def _blocking_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
     """Yield blocking sends followed by a receive from the same peer or ring neighbour."""
     sent: Operation | None = None
@@ -108,6 +145,9 @@ def _blocking_sends(path: Sequence[Effect]) -> Iterator[Divergence]:
                 pass
             case Branch():
                 yield from _split_sends([effect])
+                sent = None
+            case LoopEffect(body=body):
+                yield from _blocking_sends(body)
                 sent = None
             case _:
                 sent = None

@@ -40,6 +40,8 @@ _SIZE_TEST = re.compile(
 )
 #: A test of whether something has been set up.
 _EXISTENCE_TEST = re.compile(r"initiali[sz]ed|is (?:not )?None|\bnot in\b|hasattr|exists")
+#: A test that leaves out the ranks that are no members of a group.
+_IS_NO_MEMBER = re.compile(r"rank(?:\(\))? not in ", re.IGNORECASE)
 
 
 def unproved_reason(divergence: Divergence, branch: Branch) -> str:
@@ -197,10 +199,14 @@ def _is_created_lazily(divergence: Divergence, branch: Branch) -> bool:
     op = divergence.op
     if op is None or op.kind != "creation":
         return False
-    return bool(_EXISTENCE_TEST.search(branch.text)) or any(
-        _EXISTENCE_TEST.search(each.text) and _contains((*each.yes, *each.no), op)
+    return _tests_existence(branch.text) or any(
+        _tests_existence(each.text) and _contains((*each.yes, *each.no), op)
         for each in _iter_branches((*branch.yes, *branch.no))
     )
+
+
+def _tests_existence(text: str) -> bool:
+    return bool(_EXISTENCE_TEST.search(text)) and not _IS_NO_MEMBER.search(text)
 
 
 def _occurrences(

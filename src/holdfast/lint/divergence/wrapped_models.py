@@ -13,6 +13,7 @@ from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import model_home, model_object
 from holdfast.lint.patterns.scopes import child_nodes
+from holdfast.lint.sources.modules import last_name
 
 #: Kinds of divergences.
 _STATE, _LOOP = "habit-state", "habit-loop"
@@ -20,6 +21,13 @@ _FSDP = "wrapped:fsdp"
 #: The name of a torch optimizer or scheduler that all ranks create.
 OPTIMIZER = "optimizer"
 _OPTIMIZER_CLASS = re.compile(r"^torch\.optim\.(?:\w+\.)*[A-Z]\w*$")
+#: An optimizer or what changes its steps, by name, and what may send its state to other ranks.
+_OPTIMIZER_NAME = re.compile(r"optim|sched(?!uler_config)|scaler|^opt$", re.IGNORECASE)
+_SENDS_STATES = re.compile(
+    r"broadcast_(?:optimizer|object)|optim_state_dict|broadcast_from_rank0|scatter_|deepspeed"
+    r"|fully_?shard|FSDP|load_state\(",
+    re.IGNORECASE,
+)
 #: torch.nn.utils functions that compute the norm of the gradients they get.
 _CLIPPING = re.compile(r"^torch\.nn\.utils\.(?:clip_grad\.)?clip_grad_norm_?$")
 #: What shows that DeepSpeed shards the parameters, and that a model is sharded by FSDP2, whose
@@ -39,6 +47,7 @@ def record_wrapped_misuse(state: InterpreterState, call: LibraryCall) -> None:
         _record_lone_step(state, call)
     elif call.name == "load_state_dict":
         _record_lone_weights(state, call)
+        _record_lone_optimizer(state, call)
     elif call.name == "generate":
         _record_generation(state, call)
 
@@ -54,14 +63,17 @@ def is_optimizer_class(name: str) -> bool:
     return _OPTIMIZER_CLASS.match(name) is not None
 
 
-def record_sharded_after(state: InterpreterState, call: LibraryCall) -> None:
+def record_sharded_after(
+    state: InterpreterState, call: LibraryCall, *, in_place: bool = False
+) -> None:
     """Record a model that FSDP shards after an optimizer got its parameters.
 
+    ``in_place``: the object stays the same, so that only the order in one function shows it.
     Source: torch.distributed.fsdp.FullyShardedDataParallel (2.13.0), docstring: the optimizer must
-    be initialized after the module is wrapped.
+    be initialized after the module is wrapped; fully_shard replaces parameters by DTensors.
     """
     state.summaries.record_read("<optimized>", "")
-    own = model_object(call.arguments.get(0, "module"))
+    own = None if in_place else model_object(call.arguments.get(0, "module"))
     optimizer = state.optimized_models.get(own) if own is not None else None
     if optimizer is None:
         home = model_home(call.frame, call.arguments.node(0, "module"))
@@ -84,6 +96,25 @@ def _record_lone_weights(state: InterpreterState, call: LibraryCall) -> None:
     if model is not None and control and is_rank_only(control) and model not in state.lone_weights:
         state.lone_weights[model] = call.location
         state.summaries.record_write("<weights>", "")
+
+
+def _record_lone_optimizer(state: InterpreterState, call: LibraryCall) -> None:
+    """Record an optimizer or schedule whose state only some ranks load."""
+    name = last_name(call.receiver_node) if call.receiver_node is not None else ""
+    found = _OPTIMIZER_NAME.search(name)
+    control = call.frame.control
+    if found is None or not control or not is_rank_only(control) or _sends_states(state):
+        return
+    message = (
+        f"only some ranks load the state of `{name}`: the others go on with a new one, and ranks "
+        "make different steps; load it on all ranks, or broadcast it"
+    )
+    _record(state, call, _STATE, message)
+
+
+def _sends_states(state: InterpreterState) -> bool:
+    """Return True if the program may send the state of an optimizer to the other ranks."""
+    return any(_SENDS_STATES.search(module.text) for module in state.modules.values())
 
 
 def record_unsynchronized_weights(state: InterpreterState, call: LibraryCall) -> None:

@@ -12,6 +12,7 @@ from holdfast.lint.abstract_domain.values import (
     DICTS,
     NO_CONSTANT,
     UNIFORM,
+    UNKNOWN_OBJECT,
     Value,
     combine_values,
     dict_of,
@@ -27,13 +28,20 @@ from holdfast.lint.abstract_state.abstract_objects import (
     Instance,
     ModuleObject,
     RankTest,
-    element_of,
     is_callable,
+)
+from holdfast.lint.abstract_state.elements import (
+    element_of,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key
 from holdfast.lint.abstract_state.mutations import mutate, with_entries
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+    process_sources,
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.environment_variables import add_variable
 from holdfast.lint.divergence.framework_loops import record_lone_stop
@@ -171,17 +179,34 @@ def _assign_attribute(
         if isinstance(candidate, (Instance, ClassObject)):
             place = candidate if isinstance(candidate, Instance) else candidate.cls
             state.write_attribute(place, target.attr, stored)
-    if (
-        value.content
-        and (LAUNCHER_RANK in value.objects or value.objects_of(RankTest))
-        and not any(isinstance(obj, (Instance, ClassObject)) for obj in owner.objects)
-    ):
-        key = (dotted_name(target.value).rpartition(".")[2], target.attr)
-        if key[0] and key not in state.untyped_attributes and state.is_small and not state.in_tests:
-            state.untyped_attributes[key] = replace(value, stored_in=(), const=NO_CONSTANT)
-            state.summaries.record_write(*key)
+    if not any(isinstance(obj, (Instance, ClassObject)) for obj in owner.objects):
+        _assign_untyped(state, target, value)
     if target.attr in ("data", "grad"):
         mutate(state, frame, target.value, arguments, grows=False)
+
+
+def _assign_untyped(state: InterpreterState, target: ast.Attribute, value: Value) -> None:
+    """Remember an attribute of an unknown object that has the rank, or a process's own name."""
+    key = (dotted_name(target.value).rpartition(".")[2], target.attr)
+    if not key[0] or not state.is_small or state.in_tests:
+        return
+    if value.agreed:  # at this time or another
+        named = state.untyped_attributes.get(key)
+        if key not in state.agreed_names and named is not None and process_sources(named):
+            state.untyped_attributes[key] = without_stamps(replace(named, content=()))
+            state.summaries.record_write(*key)
+        state.agreed_names.add(key)
+    has_rank = value.content and (LAUNCHER_RANK in value.objects or value.objects_of(RankTest))
+    stamps = [stamp for stamp in value.objects_of(ProcessStamp) if stamp.is_text]
+    if state.starts_ranks:
+        stamps = []
+    if key in state.untyped_attributes or not (has_rank or stamps):
+        return
+    if has_rank:
+        state.untyped_attributes[key] = replace(value, stored_in=(), const=NO_CONSTANT)
+    elif key not in state.agreed_names:
+        state.untyped_attributes[key] = Value(known=False, objects=(*stamps, UNKNOWN_OBJECT))
+    state.summaries.record_write(*key)
 
 
 def _was_number(owner: Value, name: str) -> bool:

@@ -37,13 +37,16 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryMethod,
     LibraryName,
     bound_method,
-    element_of,
     group_instances,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.elements import (
+    element_of,
+)
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
+from holdfast.lint.abstract_state.heap import known_facts
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import with_bare_output
 from holdfast.lint.divergence.failures import record_failure, record_user_failure
@@ -322,7 +325,7 @@ class CallEvaluator:
             cls, "forward"
         )
         self.state.summaries.record_read(cls, SHARDED)
-        if cls in self.state.sharded:
+        if cls in self.state.sharded or self._synchronizes(frame, instances):
             frame.add_effect(
                 Operation("forward", frame.location(node), GroupScope.WORLD, "forward")
             )
@@ -337,6 +340,13 @@ class CallEvaluator:
         if cls in self.state.sharded:
             return replace(value, objects=(LibraryInstance("output:fsdp"), *value.objects))
         return value
+
+    def _synchronizes(self, frame: Frame, instances: tuple[Instance, ...]) -> bool:
+        """Return True for a model in training mode whose normalization is over all ranks."""
+        if instances[0].cls not in self.state.synchronized:
+            return False
+        modes = [known_facts(frame.scope.names).get((obj, "training")) for obj in instances]
+        return all(mode is not None and mode.const is True for mode in modes)
 
 
 def _merge_equal_hooks(paths: list[tuple[Value, EffectPath]]) -> list[tuple[Value, EffectPath]]:

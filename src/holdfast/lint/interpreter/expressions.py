@@ -33,6 +33,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     COUNT,
     LAUNCHER_RANK,
@@ -41,15 +42,19 @@ from holdfast.lint.abstract_state.abstract_objects import (
     RANK_COMPARISONS,
     RANK_TEXT,
     TRIMMED,
+    WHOLE_SIZE,
     FunctionObject,
-    LibraryInstance,
     LibraryMethod,
     RankTest,
     TupleElements,
     as_text,
     dict_entries,
+    operand_marks,
 )
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+)
 from holdfast.lint.abstract_state.shares import (
     grows_on_both_sides,
     is_share_length,
@@ -57,9 +62,11 @@ from holdfast.lint.abstract_state.shares import (
     rounds_up,
 )
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import ALL_RANKS
+from holdfast.lint.divergence.divided_sums import record_division
 from holdfast.lint.divergence.framework_loops import record_lone_yield
 from holdfast.lint.divergence.group_numbers import combined_number, mark_compared_position
+from holdfast.lint.divergence.operand_counts import product_per_rank
+from holdfast.lint.divergence.orders import record_share_of_whole
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
@@ -75,7 +82,6 @@ _RANK_QUERY = re.compile(r"(?:^|\.)get_rank\(\)$|['\"]RANK['\"]")
 _LOCAL_COUNT_NAMES = re.compile(r"(?:^|[._])(?:kls?|pos|npos|positives|num_fg|valid)$")
 _ORDER_COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
 _SELECTED_KINDS = frozenset({TaintKind.OWN})
-_PRESERVED = (BATCH, RANK_TEXT)
 _PROGRESS_BARS = frozenset({"tqdm", "trange", "track", "progress_bar"})
 
 
@@ -131,16 +137,14 @@ class ExpressionEvaluator:
     def _binary(self, frame: Frame, node: ast.BinOp) -> Value:
         left, right = self.state.evaluate(frame, node.left), self.state.evaluate(frame, node.right)
         objects = (*left.objects, *right.objects)
-        outputs = tuple(
-            obj
-            for obj in objects
-            if isinstance(obj, LibraryInstance)
-            and (obj.name.startswith("output:") or obj in _PRESERVED)
-        )
         if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
+        if isinstance(node.op, ast.Div):
+            record_division(self.state, frame, node, left, right)
         if is_share_length(frame, node, left, right):
             return UNKNOWN
+        if isinstance(node.op, ast.Div) and WHOLE_SIZE in right.objects:
+            record_share_of_whole(self.state, frame, node, left)
         masks = (MASK,) if MASK in objects else ()
         # ``order + order[: total - len(order)]``
         padded = (TRIMMED,) if isinstance(node.op, ast.Add) and TRIMMED in right.objects else ()
@@ -150,11 +154,13 @@ class ExpressionEvaluator:
             combine_values(left, right),
             agreed=left.agreed or right.agreed,
             objects=(
-                *outputs[:1],
+                *operand_marks((left, right)),
                 *masks,
                 *padded,
                 *products,
+                *product_per_rank(node, left, right),
                 *((number,) if number is not None else ()),
+                *_text_stamps(objects),
             ),
         )
         if rounds_up(node) and not value.ragged:
@@ -202,7 +208,11 @@ class ExpressionEvaluator:
             control = merge_taint(control, as_test(value).content)
             truth = truth_value(value)
             if truth is not None and truth is isinstance(node.op, ast.Or):
-                return value if at == 0 else constant_value(truth)
+                if at == 0:
+                    return value
+                if isinstance(value.const, bool):
+                    return constant_value(truth)
+                break  # ``found or 3``: the operands so far, or this one
         open_ones = [value for value in values if truth_value(value) is None]
         if not open_ones:
             return values[-1]
@@ -254,6 +264,8 @@ class ExpressionEvaluator:
         )
         if not content and _is_local_count(node, values[0]):
             content = self.state.taint_source(frame, TaintKind.NAMED, node)
+        if not content and _is_batch_element(node, values[0]):
+            content = self.state.taint_source(frame, TaintKind.DATA, node)
         if COUNT in values[0].objects and _compares_with_empty(operator_node, values[1].const):
             content = merge_taint(content, self.state.taint_source(frame, TaintKind.DATA, node))
         # the clock decides, whatever the limit
@@ -352,6 +364,11 @@ def _known_answer(value: Value, operator_node: ast.cmpop, other: Value) -> Value
     return UNIFORM if _tests_launcher(value, operator_node, other.const) else None
 
 
+def _text_stamps(objects: tuple[Any, ...]) -> tuple[ProcessStamp, ...]:
+    """Return the stamp of a text or path that is part of another."""
+    return tuple(obj for obj in objects if isinstance(obj, ProcessStamp) and obj.is_text)[:1]
+
+
 def _is_unknown_attribute(obj: object) -> bool:
     """Return True for an attribute of an unknown object: a method, or anything else."""
     return isinstance(obj, LibraryMethod) and obj.owner is None
@@ -414,6 +431,26 @@ def _is_local_count(node: ast.Compare, left: Value) -> bool:
     return isinstance(node.ops[0], _ORDER_COMPARISONS) and bool(
         _LOCAL_COUNT_NAMES.search(dotted_name(node.left))
     )
+
+
+def _is_batch_element(node: ast.Compare, left: Value) -> bool:
+    """Return True for one element, or the mean, of a batch compared with a number: ``y[0] > 2``."""
+    if BATCH not in left.objects or left.agreed:
+        return False
+    operand = node.left.left if isinstance(node.left, ast.BinOp) else node.left
+    match operand, node.comparators:
+        case (
+            ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int())),
+            [ast.Constant(value=int() | float())],
+        ):
+            return True
+        case (
+            ast.Call(func=ast.Attribute(attr="mean" | "std" | "norm"), args=[]),
+            [ast.Constant(value=int() | float())],
+        ):
+            return True
+        case _:
+            return False
 
 
 def _compares_with_empty(operator_node: ast.cmpop, other: object) -> bool:

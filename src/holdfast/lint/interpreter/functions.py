@@ -8,7 +8,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from holdfast.lint import library
+from holdfast.lint import varying_values
 from holdfast.lint.abstract_domain.effects import (
     EMPTY_SUMMARY,
     FILE_ACCESSES,
@@ -394,7 +394,7 @@ class FunctionRunner:
         if isinstance(called, ast.Attribute) and called.attr == "on":
             registers = self.state.evaluate(frame, decorator)
             self.state.call(frame, decorator, registers, positional_arguments(value))
-        kind = library.GUARDS.get(dotted_name(called).rpartition(".")[2])
+        kind = varying_values.GUARDS.get(dotted_name(called).rpartition(".")[2])
         if kind is None:
             return value
         guard = (
@@ -420,6 +420,12 @@ def _return_value(frame: Frame) -> Value:
     ):
         return first
     value = join_values(frame.returns)
+    lists = value.items is None and any(item.items is not None for item in frame.returned_values)
+    if len(frame.returns) > 1 and (lists or value.objects_of(DictEntries)):
+        own = [source for returned in frame.returned_values for source in returned.content]
+        which = tuple(source for source in value.content if source not in own)
+        joined = join_values(frame.returned_values, which)  # which of the lists or dicts it is
+        value = replace(value, objects=joined.objects, length=joined.length)
     if not frame.ended and frame.own_control:
         return join_values((value, UNIFORM), frame.own_control)
     return value

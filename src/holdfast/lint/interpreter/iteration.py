@@ -50,6 +50,23 @@ def own_length_taint(
     return otherwise if arguments is None else arguments.length
 
 
+def elements_taken(node: ast.For | ast.AsyncFor) -> dict[str, ast.expr]:
+    """Return the loop variable that is an element of a named list or dict, with its name."""
+    target = node.target.elts[-1] if isinstance(node.target, ast.Tuple) else node.target
+    if not isinstance(target, ast.Name):
+        return {}
+    match node.iter:
+        case ast.Name() | ast.Attribute():
+            return {} if isinstance(node.target, ast.Tuple) else {target.id: node.iter}
+        case ast.Call(func=ast.Name(id="enumerate" | "reversed"), args=[taken, *_]):
+            pass
+        case ast.Call(func=ast.Attribute(value=taken, attr="items" | "values"), args=[]):
+            pass
+        case _:
+            return {}
+    return {target.id: taken} if isinstance(taken, (ast.Name, ast.Attribute)) else {}
+
+
 def iterated_value(state: InterpreterState, frame: Frame, node: ast.expr, over: Value) -> Value:
     """Return what is iterated; for an instance of a program class, its ``__iter__`` result."""
     if BOUNDED in over.objects:

@@ -27,19 +27,28 @@ from holdfast.lint.abstract_domain.values import (
     set_order,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     MASK,
     RANK_TEXT,
+    WORLD_SIZE,
+    GroupNumber,
+    OnePerRank,
     TupleElements,
     as_text,
     dict_entries,
     mark_contained,
 )
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.process_stamps import (
+    stamps_of,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.misused_values import record_device_name, record_filtered_share
+from holdfast.lint.divergence.misused_values import record_device_name
+from holdfast.lint.divergence.orders import record_filtered_share, record_unordered_numbers
 from holdfast.lint.interpreter.assignments import assign, assign_round
 from holdfast.lint.interpreter.branch_merge import restore_names
 from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.narrowing import narrow
 
 #: Longer literals are not tracked element by element.
 _MAX_ITEMS, _MAX_KEYS = 16, 64
@@ -106,7 +115,7 @@ class LiteralEvaluator:
         record_device_name(self.state, frame, node, values)
         return as_text(
             combine_values(*values),
-            tuple(RANK_TEXT for value in values if RANK_TEXT in value.objects),
+            (*(RANK_TEXT for value in values if RANK_TEXT in value.objects), *stamps_of(values)),
         )
 
     def _slice(self, frame: Frame, node: ast.Slice) -> Value:
@@ -131,11 +140,11 @@ class LiteralEvaluator:
         count: list[Taint] = []
         order: list[Taint] = []
         known = True
+        first = self.state.evaluate(frame, generators[0].iter)  # once, before the first round
         with frame.collect_effects() as inner:
-            for generator in generators:
-                over = iterated_value(
-                    self.state, frame, generator.iter, self.state.evaluate(frame, generator.iter)
-                )
+            for at, generator in enumerate(generators):
+                base = self.state.evaluate(frame, generator.iter) if at else first
+                over = iterated_value(self.state, frame, generator.iter, base)
                 count.append(over.length)
                 order.append(over.order)
                 known = known and over.known
@@ -147,6 +156,9 @@ class LiteralEvaluator:
                         count.append(self.state.taint_source(frame, TaintKind.DATA, test))
                     count.append(answer.content)
                     known = known and answer.known
+                    narrowing = narrow(self.state, frame, test)
+                    if narrowing is not None:
+                        frame.scope.names[narrowing.name] = narrowing.yes
             values = [self.state.evaluate(frame, result) for result in results]
         restore_names(frame.scope.names, saved_names)
         length = merge_taint(*count)
@@ -157,6 +169,7 @@ class LiteralEvaluator:
                 LoopEffect(frame.location(node), text, length, unordered, tuple(inner))
             )
         joined = join_values(values)
+        parts = self._one_per_rank(generators, first)
         rows = (TupleElements(joined.items),) if joined.items and len(values) == 1 else ()
         return Value(
             content=merge_content(values),
@@ -165,9 +178,25 @@ class LiteralEvaluator:
             element_length=merge_length(values),
             known=known,
             objects=mark_contained(
-                (*rows, *(obj for obj in joined.objects if not isinstance(obj, TupleElements)))
+                (
+                    *rows,
+                    *parts,
+                    *(obj for obj in joined.objects if not isinstance(obj, TupleElements)),
+                )
             ),
         )
+
+    @staticmethod
+    def _one_per_rank(generators: Sequence[ast.comprehension], over: Value) -> list[OnePerRank]:
+        """Return what a list made for each position of the ranks of a group, or of the job, is."""
+        if len(generators) > 1 or generators[0].ifs:
+            return []
+        if ALL_RANKS in over.objects:
+            return [OnePerRank(WORLD_SIZE)]
+        numbers = over.objects_of(GroupNumber)
+        return [
+            OnePerRank(replace(each, kind="size")) for each in numbers if each.kind == "positions"
+        ]
 
     def _list_comprehension(self, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
         return self._comprehension(frame, node, node.generators, node.elt)
@@ -220,6 +249,7 @@ class LiteralEvaluator:
         return list(value.items) if value.items and not method else None
 
     def _dict_by_rounds(self, frame: Frame, node: ast.DictComp) -> Value:
+        record_unordered_numbers(self.state, frame, node)
         return self._comprehension(frame, node, node.generators, node.key, node.value)
 
     @property

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.lint import framework_calls, library
+from holdfast.lint import framework_calls, library, varying_values
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
+    NONE_OBJECT,
     UNKNOWN,
     UNKNOWN_OBJECT,
     TaintKind,
@@ -39,14 +40,20 @@ from holdfast.lint.abstract_state.abstract_objects import (
     group_instances,
     instance_of,
     is_callable,
-    named_loader,
     open_entry,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
+from holdfast.lint.abstract_state.elements import (
+    named_loader,
+)
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.heap import known_attribute, known_facts
+from holdfast.lint.abstract_state.process_stamps import (
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
+from holdfast.lint.framework_calls import HELD_OBJECTS
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.subscripts import SubscriptEvaluator
 from holdfast.lint.library_models.classes import library_base
@@ -91,6 +98,13 @@ def _may_be_of_program(obj: object, name: str) -> bool:
         and obj.name in _HOOK_OBJECTS
         and name not in library.METHODS.get(obj.name, {})
     )
+
+
+#: Fields of a batch, and of the results of ``topk`` and ``max``.
+_BATCH_FIELD = re.compile(
+    r"\w+_ids|labels?|targets?|\w*masks?|\w+_values|values|indices|x|y|tokens?|rewards?|images?"
+    r"|\w+_lengths?|lengths?|boxes|data"
+)
 
 
 class NameEvaluator:
@@ -159,11 +173,15 @@ class NameEvaluator:
 
     def _name(self, frame: Frame, node: ast.Name) -> Value:
         value = self.variable_value(frame.scope, node.id)
-        return (named_loader(node.id) or value) if value is UNKNOWN else value
+        return named_loader(node.id, value) or value
 
     # ---- attributes
 
     def _attribute(self, frame: Frame, node: ast.Attribute) -> Value:
+        value = self._written_attribute(frame, node)
+        return named_loader(node.attr, value) or value
+
+    def _written_attribute(self, frame: Frame, node: ast.Attribute) -> Value:
         written = self.state.dotted_name(node)
         if written in frame.scope.names:
             return frame.scope.names[written]
@@ -222,12 +240,16 @@ class NameEvaluator:
             found = [self._object_attribute(frame, obj, base, name, node) for obj in others]
             values = [value for value in found if value is not None]
         if values:
-            return join_values(values)
+            # ``log = Recorder() if main else Silent()``: which method it is depends on the rank
+            chosen = len({obj.cls for obj in instances}) > 1 and NONE_OBJECT not in base.objects
+            return join_values(values, base.content if chosen else ())
         enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.objects
         if enumerated or name in _SIZE_ATTRIBUTES:
             return base if enumerated else Value(content=base.length, known=base.known)
         owner = last_name(node.value) if isinstance(node, ast.Attribute) else ""
-        kind = library.VARYING_NAMES.get(name) or library.VARYING_NAMES.get(f"{owner}.{name}")
+        kind = varying_values.VARYING_NAMES.get(name) or varying_values.VARYING_NAMES.get(
+            f"{owner}.{name}"
+        )
         if (
             kind is not None
             and not base.agreed
@@ -362,11 +384,18 @@ class NameEvaluator:
             return Value(content=base.length, known=base.known)
         if owner == PROGRESS_BAR and name == "n" and wrapped is not None:
             return wrapped
-        if instance == BATCH and name == "shape":
-            return Value(content=base.length, known=False, objects=(COUNT,))
-        if name == "module" and owner.startswith(("wrapped:", "deepspeed.Engine")):
-            return self._wrapped_module(instance)
-        kind = library.VARYING_NAMES.get(name)
+        if instance == BATCH and (name == "shape" or _BATCH_FIELD.fullmatch(name)):
+            counts = name == "shape"
+            return Value(
+                base.length if counts else base.content,
+                () if counts else base.length,
+                known=False,
+                objects=(COUNT if counts else BATCH,),
+            )
+        held = self._held_model(instance, name)
+        if held is not None:
+            return held
+        kind = varying_values.VARYING_NAMES.get(name)
         knows = (
             owner.startswith(("wrapped:", "accelerate", "lightning", "deepspeed"))
             or owner in library.METHODS
@@ -376,6 +405,15 @@ class NameEvaluator:
         return Value(
             base.content, base.length, known=False, objects=(LibraryMethod(instance, name, base),)
         )
+
+    def _held_model(self, instance: LibraryInstance, name: str) -> Value | None:
+        """Return the model in a wrapper, or what a trainer holds; None for other attributes."""
+        if name == "module" and instance.name.startswith(("wrapped:", "deepspeed.Engine")):
+            return self._wrapped_module(instance)
+        held = HELD_OBJECTS.get(instance.name, {}).get(name)
+        if held is None or (held == CONFIGURED_MODEL.name and not self.state.shards_models):
+            return None
+        return Value(objects=(LibraryInstance(held),), known=False)
 
     def _wrapped_module(self, wrapper: LibraryInstance) -> Value:
         """Return the model in a wrapper: without it, a sharded one has its shard only."""
@@ -410,6 +448,8 @@ class NameEvaluator:
         if value is not None:
             if any(name in owner.agreed_attributes for owner in owners):
                 value = as_uniform(value)
+            if any(name in owner.shared_attributes for owner in owners):
+                value = without_stamps(value)
             return replace(value, stored_in=((cls, name), *value.stored_in)[:_MAX_STORED_IN])
         method = self.state.symbols.find_method(cls, name)
         if method is None:

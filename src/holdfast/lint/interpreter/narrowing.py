@@ -20,7 +20,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.sources.modules import dotted_name
+from holdfast.lint.sources.modules import Class, dotted_name
 
 _WRAPPED = "wrapped:"
 
@@ -59,7 +59,10 @@ def narrow(state: InterpreterState, frame: Frame, test: ast.expr) -> Narrowing |
         obj for obj, passed in zip(value.objects, passes, strict=True) if passed is not False
     )
     no = tuple(obj for obj, passed in zip(value.objects, passes, strict=True) if passed is not True)
-    if True not in passes:
+    programs = [cls for cls in classes_tested if isinstance(cls, Class)]
+    if True not in passes and False not in passes and len(programs) == 1:
+        yes = (*yes, Instance(programs[0]))  # an object of this class, created anywhere
+    elif True not in passes:
         return None
     return Narrowing(name, replace(value, objects=yes), replace(value, objects=no))
 

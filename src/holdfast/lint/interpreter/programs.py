@@ -44,6 +44,7 @@ from holdfast.lint.divergence.file_accesses import runs_on_one_rank
 from holdfast.lint.divergence.file_order import find_file_orders
 from holdfast.lint.divergence.misused_values import find_early_queries
 from holdfast.lint.divergence.ordering import find_in_program
+from holdfast.lint.divergence.random_states import with_restored_states
 from holdfast.lint.interpreter.blocks import BlockExecutor
 from holdfast.lint.interpreter.calls import CallEvaluator
 from holdfast.lint.interpreter.definitions import DefinitionExecutor
@@ -199,6 +200,7 @@ class Program:
             for event in iter_events(body.path)
         ):  # a wrapper is used
             divergences = {key: each for key, each in divergences.items() if each.kind != BARE}
+        divergences = with_restored_states(self._state, divergences)
         threads = [thread for run in runs for thread in run.threads]
         for body, script in self._root_effects:
             for divergence in find_file_orders(body, script):

@@ -12,7 +12,6 @@ from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXITS,
     UNSHARED_EXIT,
     Branch,
-    EffectPath,
     ExitEffect,
     LoopEffect,
     Marker,
@@ -36,17 +35,18 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ProcessGroup,
     RankTest,
-    model_outputs,
+    operand_marks,
 )
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.divided_sums import record_division
 from holdfast.lint.divergence.failures import (
     record_user_failure,
     variable_names,
 )
-from holdfast.lint.divergence.misused_values import record_filtered_share
+from holdfast.lint.divergence.orders import record_filtered_share
 from holdfast.lint.divergence.single_process import (
     as_uniform,
     checks_multiple_among_others,
@@ -72,7 +72,8 @@ from holdfast.lint.interpreter.branch_merge import (
     take_sent_objects,
 )
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
-from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.iteration import elements_taken, iterated_value
+from holdfast.lint.interpreter.match_cases import as_tests
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
 from holdfast.lint.library_models.classes import UNSHARDED
 from holdfast.lint.library_models.training_steps import record_loss
@@ -93,6 +94,7 @@ class StatementExecutor:
         self.state = state
         self.recorder = recorder
         self._missing: dict[int, tuple[tuple[str, ...], tuple[str, ...], bool | None]] = {}
+        self._matches: dict[int, list[ast.stmt]] = {}
 
     def _expression(self, frame: Frame, node: ast.Expr) -> None:
         self.state.evaluate(frame, node.value)
@@ -146,6 +148,7 @@ class StatementExecutor:
             assign(self.state, frame, target, value)
             if isinstance(target, ast.Name):
                 frame.rebound.add(target.id)
+                frame.elements.pop(target.id, None)
                 if frame.try_depth and frame.element_names & variable_names(node.value):
                     frame.element_names.add(target.id)
             elif isinstance(target, ast.Attribute) and value.agreed and not value.content:
@@ -160,11 +163,13 @@ class StatementExecutor:
     def _augmented(self, frame: Frame, node: ast.AugAssign) -> None:
         old, new = self.state.evaluate(frame, node.target), self.state.evaluate(frame, node.value)
         self.recorder.check_update(frame, node, old, new)
+        if isinstance(node.op, ast.Div):
+            record_division(self.state, frame, node, old, new)
         grown = isinstance(node.op, ast.Add) and old.items is not None
         padded = (TRIMMED,) if TRIMMED in new.objects else ()
         value = replace(
             combine_values(old, new),
-            objects=old.objects if grown else (*model_outputs((old, new)), *padded),
+            objects=old.objects if grown else (*operand_marks((old, new)), *padded),
             agreed=old.agreed,
         )
         frame.assigns_simple = True
@@ -269,26 +274,10 @@ class StatementExecutor:
         )
 
     def _match(self, frame: Frame, node: ast.Match) -> None:
-        subject = self.state.evaluate(frame, node.subject)
-        paths: list[EffectPath] = []
-        for case in node.cases:
-            with frame.collect_effects(subject.content) as inner:
-                self.state.run_block(frame, case.body)
-            paths.append(tuple(inner))
-        text = f"match {self.state.unparse(node.subject)}"
-        last = node.cases[-1]
-        for_all = (
-            last.guard is None
-            and isinstance(last.pattern, ast.MatchAs)
-            and last.pattern.pattern is None
-        )
-        rest: EffectPath = paths.pop() if for_all else ()
-        for path in reversed(paths):  # each case is a test, the following cases its else side
-            if path or rest:
-                rest = (
-                    Branch(frame.location(node), text, subject.content, subject.known, path, rest),
-                )
-        frame.effects.extend(rest)
+        tests = self._matches.get(id(node))
+        if tests is None:
+            tests = self._matches[id(node)] = as_tests(node)
+        self.state.run_block(frame, tests)
 
     # ---- loops: run twice, as the first iteration changes the state of the second
 
@@ -297,6 +286,7 @@ class StatementExecutor:
         if isinstance(node.target, ast.Name):
             frame.loop_variables.add(node.target.id)
         frame.element_names |= variable_names(node.target)
+        frame.elements.update(elements_taken(node))
         self._record_loader(frame, node, over)
         before, outer_order = dict(frame.scope.names), frame.loop_order
         frame.loop_depth += 1

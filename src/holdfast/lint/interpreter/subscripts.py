@@ -29,11 +29,14 @@ from holdfast.lint.abstract_state.abstract_objects import (
     join_rows,
     open_entry,
 )
+from holdfast.lint.abstract_state.elements import (
+    with_held_data,
+)
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.shares import is_equal_piece, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.misused_values import record_unordered_share
+from holdfast.lint.divergence.orders import record_unordered_share
 from holdfast.lint.library_models.meshes import mesh_part
 from holdfast.lint.sources.modules import last_name
 
@@ -57,6 +60,8 @@ class SubscriptEvaluator:
         known = self._known_element(frame, node, base, at)
         if known is not None:
             return known
+        if isinstance(at, int):
+            base = with_held_data(base)
         if isinstance(node.slice, ast.Slice):
             return self._slice_value(frame, base, node.slice)
         first = (

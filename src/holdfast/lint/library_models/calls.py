@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from holdfast.lint import library
+from holdfast.lint import library, varying_values
 from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import (
     UNIFORM,
@@ -25,6 +25,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     LAUNCHER_RANK,
     PADDING,
+    RANDOM_STATE,
     RANK_TEXT,
     SIZED_TENSOR,
     TRIMMED,
@@ -36,10 +37,22 @@ from holdfast.lint.abstract_state.abstract_objects import (
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.elements import (
+    with_held_data,
+)
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+    stamps_of,
+    without_stamps,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.group_numbers import group_number
+from holdfast.lint.divergence.operand_counts import parts_of_size
+from holdfast.lint.divergence.random_states import READS_STATE, record_random_state
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
+from holdfast.lint.framework_calls import METRICS
+from holdfast.lint.library_models import own_files
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
 from holdfast.lint.library_models.meshes import new_mesh
@@ -72,19 +85,18 @@ _KNOWN_LIBRARIES = LIBRARIES | {"torch", "numpy", "math", "os", "time", "threadi
 _SEEDED_CONSTRUCTORS = frozenset(
     {"default_rng", "Generator", "Random", "RandomState", "manual_seed"}
 )
+#: Generators that take their seed from the system if none is passed.
+_SEEDED_BY_SYSTEM = frozenset(
+    {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random"}
+)
 
 
-#: Calls that create a mesh, and the groups along its dimensions.
-_MESHES = {
-    f"torch.distributed.{home}init_device_mesh": library.CALLS[
-        "torch.distributed.device_mesh.init_device_mesh"
-    ]
-    for home in ("", "device_mesh.")
-}
 #: Classes of transformers that are models, not tokenizers or configurations.
 _LOADED_MODEL = re.compile(r"transformers\.(?:AutoModel|\w+For[A-Z])\w*\.from_pretrained$")
 #: Arguments with which a model is quantised, and not partitioned while it is loaded.
 _WHOLE_MODEL = frozenset({"quantization_config", "load_in_4bit", "load_in_8bit"})
+#: Functions whose results are text, from the process's own clock or host.
+_TEXTS = frozenset({"time.strftime", "time.ctime", "socket.gethostname", "platform.node"})
 #: Functions whose results are in the order of the file system.
 _LISTINGS = frozenset({"os.listdir", "os.scandir", "glob.glob"})
 
@@ -97,7 +109,7 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     known = function_model(call.name)
     if known is not None:
         return known(state, call)
-    if call.name.startswith("torchmetrics."):
+    if call.name.startswith(METRICS):
         local_only = call.arguments.is_constant("sync_on_compute", answer=False)
         return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
     if _is_partitioned(state, call):
@@ -105,13 +117,16 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
     created = _created_object(call)
     if created is not None:
         return Value(known=False, objects=(created,))
-    guard = library.GUARDS.get(call.name.rpartition(".")[2])
+    guard = varying_values.GUARDS.get(call.name.rpartition(".")[2])
     # a decorator called as a function, such as ``rank_zero_only``
     if guard is not None and any(map(is_callable, call.first().objects)):
         return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
     record_call(state, call)
     record_seed(state, call)
-    value = with_random_taint(state, call, _unlisted_call(state, call))
+    record_random_state(state, call)
+    value = own_files.with_own_rows(
+        state, call, with_random_taint(state, call, _unlisted_call(state, call))
+    )
     if call.name in _TYPED_BY_VALUE and call.arguments.get(1, "dtype") is None:
         value = replace(value, objects=(*call.first().objects_of(NumberTypes), *value.objects))
     return value
@@ -128,7 +143,9 @@ def _is_partitioned(state: InterpreterState, call: LibraryCall) -> bool:
 
 
 def _created_object(call: LibraryCall) -> LibraryInstance | None:
-    """Return an optimizer of all ranks, or a model that tensor parallelism splits."""
+    """Return an optimizer of all ranks, a model that is split, or a generator's state."""
+    if call.name in READS_STATE:
+        return RANDOM_STATE
     plan = call.arguments.named.get("tp_plan")
     if call.name.endswith(".from_pretrained") and plan is not None and plan.const is not None:
         return LibraryInstance("wrapped:tp")
@@ -138,27 +155,32 @@ def _created_object(call: LibraryCall) -> LibraryInstance | None:
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     name = call.name
     collective = library.CALLS.get(name) or library.DERIVED_CALLS.get(name)
-    if name in _MESHES:
-        call_collective(state, call, collective or _MESHES[name])
-        return Value(objects=(new_mesh(call),))
+    if collective is not None and name in library.MESHES:
+        # ``_init_backend=False``: a layout without groups
+        if not call.arguments.is_constant("_init_backend", answer=False):
+            call_collective(state, call, collective)
+        return Value(objects=(new_mesh(state, call),))
     if collective is not None:
         return call_collective(state, call, collective)
     class_name = library.CLASSES.get(name) or library.DERIVED_CLASSES.get(name)
     if class_name is not None:
         return make_instance(state, call, class_name)
-    if name in library.FINITENESS_TESTS:
+    if name in varying_values.FINITENESS_TESTS:
         return finiteness_test(
             state, call, call.arguments.all_values[0] if call.arguments.all_values else UNKNOWN
         )
-    kind = library.VARYING.get(name)
+    kind = varying_values.VARYING.get(name)
     if kind is not None:
         # with a group argument, ranks outside of it get -1
         numbered = kind in (TaintKind.RANK, TaintKind.LOCAL_RANK) and not call.arguments.all_values
         listed = name in _LISTINGS
+        sources = state.taint_source(call.frame, kind, call.node)
+        stamps = stamps_of((Value(sources),)) if name in _TEXTS else ()
         return Value(
-            state.taint_source(call.frame, kind, call.node),
+            sources,
+            length=own_files.own_length(state, call, call.first("path")) if listed else (),
             order=state.taint_source(call.frame, TaintKind.ORDER, call.node) if listed else (),
-            objects=(LAUNCHER_RANK,) if numbered else _position(state, call),
+            objects=(LAUNCHER_RANK,) if numbered else stamps or _position(state, call),
         )
     return _call_by_name(state, call)
 
@@ -183,7 +205,7 @@ def _call_by_name(state: InterpreterState, call: LibraryCall) -> Value | None:
         return call_collective(state, call, collective)
     if last == "get_dist_info":
         return Value(items=(_named_rank(state, call, TaintKind.RANK), UNIFORM))
-    kind = library.NAMED_RANKS.get(last)
+    kind = varying_values.NAMED_RANKS.get(last)
     return None if kind is None else _named_rank(state, call, kind)
 
 
@@ -198,7 +220,7 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         call.arguments.named[name] for name in _PLACEMENT_ARGUMENTS if name in call.arguments.named
     ]
     values = [
-        value
+        with_held_data(value)
         for value in call.arguments.all_values
         if not any(value is placement for placement in placements)
     ]
@@ -210,7 +232,8 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         sizes = _size_arguments(last, call.arguments)
         pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
         length = merge_taint(*(size.content for size in sizes))
-        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads))
+        parts = parts_of_size(sizes[0]) if sizes and last != "arange" else ()
+        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads, *parts))
     if last in _JOINING_FUNCTIONS:
         pieces = call.arguments.positional or values  # ignore the device= of another tensor
         length = merge_length(pieces)
@@ -228,6 +251,8 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         order = merge_taint(*(value.order for value in values))
         return Value(content, order=order, known=False, objects=(LibraryInstance("pieces"),))
     if last in _SEEDED_CONSTRUCTORS:
+        if call.name in _SEEDED_BY_SYSTEM and not values:
+            return Value(state.taint_source(call.frame, TaintKind.DATA, call.node))
         return Value(seed_taint(content))
     return _computed_value(state, call, values, last)
 
@@ -252,10 +277,10 @@ def _computed_value(
             element_length=count if last in ("where", "nonzero") else (),
             known=False,
         )
-    named: tuple[LibraryInstance, ...] = (
-        (RANK_TEXT,) if any(RANK_TEXT in value.objects for value in values) else ()
-    )
-    if not named and call.name.startswith("torch.") and not is_class_name(last):
+    named: tuple[LibraryInstance | ProcessStamp, ...] = stamps_of(values)
+    if any(RANK_TEXT in value.objects for value in values):
+        named = (RANK_TEXT, *named)
+    if not named and call.name.startswith(("torch.", "numpy.")) and not is_class_name(last):
         named = (*model_outputs(values), *_batch_objects(values))
     functions = tuple(
         obj for value in values for obj in value.objects if isinstance(obj, FunctionObject)
@@ -309,7 +334,11 @@ def _run_spawned(state: InterpreterState, call: LibraryCall) -> None:
     passed = (extra.items or ()) if extra is not None else ()
     # the one process that starts them computes these
     shared = [
-        replace(as_uniform(value), objects=tuple(o for o in value.objects if o is not RANK_TEXT))
+        without_stamps(
+            replace(
+                as_uniform(value), objects=tuple(o for o in value.objects if o is not RANK_TEXT)
+            )
+        )
         for value in passed
     ]
     items = (rank, *shared)

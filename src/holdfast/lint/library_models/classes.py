@@ -34,11 +34,13 @@ from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import record_wrapped
 from holdfast.lint.divergence.collectives import group_scope
+from holdfast.lint.divergence.orders import record_second_share, record_unordered_data
 from holdfast.lint.divergence.wrapped_models import (
     OPTIMIZER,
     record_sharded_after,
     record_unsynchronized_weights,
 )
+from holdfast.lint.framework_calls import METRICS
 from holdfast.lint.sources.modules import Class, SymbolTable
 
 #: The sampler of a loader without one: each rank gets all of the data.
@@ -60,7 +62,7 @@ def library_base(names: SymbolTable, cls: Class) -> str:
             class_name = library.CLASSES.get(base) or library.DERIVED_CLASSES.get(base)
             if class_name is not None:
                 return class_name
-            if base.startswith("torchmetrics."):
+            if base.startswith(METRICS):
                 return "torchmetrics.Metric"
     return ""
 
@@ -80,6 +82,8 @@ def make_instance(state: InterpreterState, call: LibraryCall, class_name: str) -
             known=False,
         )
     if class_name == "sampler":
+        record_unordered_data(state, call)
+        record_second_share(state, call)
         ordered = call.arguments.is_constant("shuffle", answer=False)
         rank = call.arguments.get(2, "rank")
         # a group's ranks share the same data
@@ -239,8 +243,22 @@ def deepspeed_engine(arguments: Arguments) -> Value:
     return Value(items=(engine, UNKNOWN, UNKNOWN, UNKNOWN), known=False)
 
 
+def synchronize_norms(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return a model whose BatchNorm layers compute the statistics of all ranks.
+
+    Source: torch.nn.SyncBatchNorm.forward (2.13.0): it synchronizes in training mode only.
+    """
+    value = call.first("module")
+    for candidate in value.objects_of(Instance):
+        if candidate.cls not in state.synchronized:
+            state.synchronized.add(candidate.cls)
+            state.summaries.record_write(candidate.cls, SHARDED)
+    return value
+
+
 def fully_shard(state: InterpreterState, call: LibraryCall) -> Value:
     """Shard a model in place, as FSDP2 does: every reference to it is sharded."""
+    record_sharded_after(state, call, in_place=True)
     value = call.first("module")
     objects = tuple(value.objects_of(Instance))
     for candidate in objects:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.lint.abstract_domain.values import (
     UNKNOWN,
+    UNKNOWN_OBJECT,
     Taint,
     Value,
     is_rank_only,
@@ -43,9 +44,16 @@ def setup(state: InterpreterState, call: LibraryCall) -> Value | None:
 
 
 def unwrap_model(_: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return a model that is sharded with or without its wrapper."""
+    """Return a model that is sharded with or without its wrapper, or the one inside DDP."""
     model = call.first("model")
-    return model if CONFIGURED_MODEL.name in library_class_names(model) else None
+    names = library_class_names(model)
+    if CONFIGURED_MODEL.name in names:
+        return model
+    if "wrapped:ddp" not in names:
+        return None
+    held = [obj.wrapped for obj in model.objects_of(LibraryInstance) if obj.wrapped is not None]
+    inner = tuple(obj for value in held for obj in value.objects if obj is not UNKNOWN_OBJECT)
+    return Value(objects=inner or (LibraryInstance("module"),), known=False)
 
 
 def add_decorated_handler(_: InterpreterState, call: LibraryCall) -> Value | None:

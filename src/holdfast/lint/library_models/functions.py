@@ -8,11 +8,13 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.lint import library
+from holdfast.lint.abstract_domain.effects import GroupScope
 from holdfast.lint.abstract_domain.values import (
     CLAMPED,
     MAX_OBJECTS,
     NO_CONSTANT,
     NONE_OBJECT,
+    RANK_KINDS,
     ROUNDED_UP,
     UNIFORM,
     UNKNOWN,
@@ -27,17 +29,23 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     merge_content,
     merge_taint,
+    taint_kinds,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ALL_RANKS,
     BATCH,
     BOUNDED,
     CONTAINED,
     COUNT,
     LAUNCHER_RANK,
+    LOCAL_SIZE,
     PADDING,
     PROGRESS_BAR,
+    RANK_SHARE,
     RANK_TEXT,
+    WHOLE_SIZE,
+    WORLD_SIZE,
     ClassObject,
     GuardedCallable,
     Instance,
@@ -46,18 +54,31 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     ModuleObject,
     TupleElements,
-    element_of,
+    dict_entries,
     is_callable,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.elements import (
+    element_of,
+    is_whole_data_set,
+    with_held_data,
+)
+from holdfast.lint.abstract_state.process_stamps import (
+    ProcessStamp,
+    stamps_of,
+)
 from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
+from holdfast.lint.divergence.collectives import group_scope
 from holdfast.lint.divergence.group_numbers import group_number, single_number
-from holdfast.lint.divergence.misused_values import record_unordered_share
-from holdfast.lint.library_models import frameworks
-from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
+from holdfast.lint.divergence.orders import record_unordered_share
+from holdfast.lint.library_models import frameworks, own_files
+from holdfast.lint.library_models.classes import (
+    deepspeed_engine,
+    fully_shard,
+    synchronize_norms,
+)
 from holdfast.lint.library_models.records import (
     changed_copy,
     named_tuple,
@@ -69,7 +90,7 @@ from holdfast.lint.library_models.side_effects import record_variable
 from holdfast.lint.sources.modules import Class, last_name
 
 #: Objects preserved by conversions between number types.
-_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,))
+_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,), (LOCAL_SIZE,))
 FunctionModel = Callable[[InterpreterState, LibraryCall], Value]
 
 
@@ -77,6 +98,8 @@ def _len(_: InterpreterState, call: LibraryCall) -> Value:
     value = call.first()
     if value.items is not None:
         return constant_value(len(value.items))
+    if is_whole_data_set(value):
+        return Value(content=value.length, known=value.known, objects=(WHOLE_SIZE,))
     return Value(
         content=value.length, known=value.known, objects=(COUNT,) if BATCH in value.objects else ()
     )
@@ -114,8 +137,29 @@ def _next(_: InterpreterState, call: LibraryCall) -> Value:
     return replace(join_values((value, default)), absent=merge_taint(value.absent, over.length))
 
 
+def _filter(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the elements that pass a test: how many depends on their content."""
+    over = call.arguments.get(1, "iterable")
+    if over is None:
+        return UNKNOWN
+    one = element_of(over)
+    tested = (
+        state.taint_source(call.frame, TaintKind.DATA, call.node) if BATCH in one.objects else ()
+    )
+    return replace(
+        over,
+        length=merge_taint(over.length, one.content, tested),
+        items=None,
+        const=NO_CONSTANT,
+        known=False,
+    )
+
+
 def _sorted(_: InterpreterState, call: LibraryCall) -> Value:
-    return replace(call.first(), order=(), const=NO_CONSTANT)
+    over = call.first()
+    if dict_entries(over) is not None and "key" not in call.arguments.named:
+        return Value(length=over.length)  # a dict's keys do not differ as its values do
+    return replace(over, order=(), const=NO_CONSTANT)
 
 
 def _set(state: InterpreterState, call: LibraryCall) -> Value:
@@ -150,7 +194,7 @@ def _same_model(_: InterpreterState, call: LibraryCall) -> Value:
 
 
 def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
-    values = call.arguments.all_values
+    values = [with_held_data(value) for value in call.arguments.all_values]
     content = merge_content(values)
     if call.name == "sum":
         content = merge_taint(content, *(value.length for value in values))
@@ -175,7 +219,7 @@ def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
         ragged=CLAMPED if clamped else max([value.ragged for value in values], default=0),
         objects=values[0].objects
         if len(values) == 1 and values[0].objects in _NUMBER_OBJECTS
-        else model_outputs(values),
+        else model_outputs(values) or (stamps_of(values) if call.name == "str" else ()),
     )
 
 
@@ -367,15 +411,25 @@ def _world_size(state: InterpreterState, call: LibraryCall) -> Value:
     number = group_number(state, call, "size")
     if number is not None:
         return Value(objects=(number,))
-    return Value(objects=(WORLD_SIZE,))
+    group = call.arguments.get(0, "group")
+    of_all = group is None or group.const is None or group_scope(group) is GroupScope.WORLD
+    return Value(objects=(WORLD_SIZE,)) if of_all else UNIFORM
 
 
 def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
     return UNIFORM
 
 
-def _new_path(_: InterpreterState, __: LibraryCall) -> Value:
-    return Value(objects=(RANK_TEXT,))
+def _split_by_node(_: InterpreterState, call: LibraryCall) -> Value:
+    """Model ``split_dataset_by_node``: a share of the data, if the rank is passed."""
+    value, rank = call.first("dataset"), call.arguments.get(1, "rank")
+    own = rank is not None and bool(taint_kinds(rank.content) & RANK_KINDS)
+    return replace(value, known=False, objects=(RANK_SHARE,) if own else value.objects)
+
+
+def _new_path(state: InterpreterState, call: LibraryCall) -> Value:
+    sources = state.taint_source(call.frame, TaintKind.HOST, call.node)
+    return Value(objects=(RANK_TEXT, *map(ProcessStamp, sources)))
 
 
 def _initialize(_: InterpreterState, call: LibraryCall) -> Value:
@@ -399,13 +453,15 @@ _BUILTINS: dict[str, FunctionModel] = {
     "list": _first_argument, "tuple": _first_argument, "reversed": _first_argument,
     "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
-    "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
-    "slice": _slice, "super": _super, "open": _unknown, "getattr": _getattr, "divmod": _divmod,
+    "abs": _scalar, "dict": _dict, "filter": _filter, "enumerate": _enumerate, "zip": _zip,
+    "isinstance": _isinstance,
+    "slice": _slice, "super": _super, "open": own_files.open_file, "getattr": _getattr,
+    "divmod": _divmod,
     "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
     "tempfile.TemporaryDirectory": _new_path, "tempfile.mkdtemp": _new_path,
     "tempfile.NamedTemporaryFile": _new_path,
     "torch.compile": _same_model, "torch.jit.script": _same_model,
-    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same_model,
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": synchronize_norms,
     "copy.deepcopy": same_object, "dataclasses.replace": changed_copy,
 }  # fmt: skip
 #: By last name, as several libraries export them.
@@ -413,6 +469,7 @@ _EXPORTED_NAMES: dict[str, FunctionModel] = {
     "get_world_size": _world_size, "is_initialized": _uniform, "is_available": _uniform,
     "initialize": _initialize, "fully_shard": fully_shard, "getenv": _getenv, "partial": _partial,
     "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
+    "split_dataset_by_node": _split_by_node,
     "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
     "namedtuple": named_tuple, "SimpleNamespace": namespace, "Namespace": namespace,
     "create_supervised_trainer": frameworks.supervised_engine,

@@ -5,6 +5,7 @@ Source: torch 2.13 torch/distributed/device_mesh.py.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -12,17 +13,21 @@ from msgspec.structs import replace
 from holdfast.lint.abstract_domain.values import TaintKind, Value
 from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
+    WORLD_SIZE,
     DeviceMesh,
     GroupNumber,
     ProcessGroup,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import WORLD_SIZE
+from holdfast.lint.patterns.scopes import walk
+from holdfast.lint.sources.modules import last_name
 
 
-def new_mesh(call: LibraryCall) -> DeviceMesh:
-    """Return the mesh that ``init_device_mesh(device_type, shape, mesh_dim_names=...)`` creates."""
+def new_mesh(state: InterpreterState, call: LibraryCall) -> DeviceMesh:
+    """Return the mesh that ``init_device_mesh`` creates of a shape, or ``DeviceMesh`` of ranks."""
+    if call.name.endswith("DeviceMesh"):
+        return _mesh_of_ranks(state, call)
     shape = call.arguments.get(1, "mesh_shape")
     named = call.arguments.get(2, "mesh_dim_names")
     names: Sequence[object] = [item.const for item in named.items or ()] if named else ()
@@ -31,6 +36,26 @@ def new_mesh(call: LibraryCall) -> DeviceMesh:
     known = tuple(name for name in names if isinstance(name, str))
     origin = f"{call.location.file}:{call.location.line}"
     return DeviceMesh(origin, known if len(known) == len(names) else ())
+
+
+def _mesh_of_ranks(state: InterpreterState, call: LibraryCall) -> DeviceMesh:
+    """Return the mesh of ``DeviceMesh(device_type, ranks, mesh_dim_names=...)``.
+
+    It contains all ranks if its layout is made of ``torch.arange(world_size)``.
+    """
+    named, layout = call.arguments.named.get("mesh_dim_names"), call.arguments.node(1, "mesh")
+    names = [item.const for item in named.items or ()] if named is not None else []
+    known = tuple(name for name in names if isinstance(name, str))
+    counts = [
+        each.args[0]
+        for each in (walk(layout) if layout is not None else ())
+        if isinstance(each, ast.Call) and last_name(each.func) in ("arange", "range")
+        if len(each.args) == 1
+    ]
+    whole = any(WORLD_SIZE in state.evaluate(call.frame, count).objects for count in counts)
+    origin = f"{call.location.file}:{call.location.line}"
+    names_known = len(known) == len(names)
+    return DeviceMesh(origin, known if names_known else (), whole, len(known) != 1)
 
 
 def mesh_part(mesh: DeviceMesh, names: Sequence[str]) -> DeviceMesh:
@@ -50,7 +75,9 @@ def mesh_group(mesh: DeviceMesh, dimension: object = None) -> ProcessGroup | Non
     if mesh.names and dimension not in mesh.names:
         return ProcessGroup(world=False)  # a flattened dimension
     world = mesh.whole and len(mesh.names) == 1
-    return ProcessGroup(world=world, name=f"{dimension} of {mesh.origin}", split=not world)
+    return ProcessGroup(
+        world=world, name=f"{dimension} of {mesh.origin}", split=not world and mesh.split
+    )
 
 
 def mesh_method(state: InterpreterState, call: LibraryCall, mesh: DeviceMesh) -> Value | None:

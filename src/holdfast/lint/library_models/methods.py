@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.lint import library
+from holdfast.lint import library, varying_values
 from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
 from holdfast.lint.abstract_domain.values import (
     DICTS,
@@ -18,7 +18,6 @@ from holdfast.lint.abstract_domain.values import (
     TaintKind,
     Value,
     combine_values,
-    merge_content,
     merge_length,
     merge_taint,
     persistent_taint,
@@ -28,11 +27,8 @@ from holdfast.lint.abstract_state.abstract_objects import (
     ATTRIBUTES,
     BATCH,
     CONFIGURED_MODEL,
-    COUNT,
     MASK,
-    PADDING,
     RANK_TEXT,
-    SIZED_TENSOR,
     ClassObject,
     DeviceMesh,
     FunctionObject,
@@ -46,36 +42,52 @@ from holdfast.lint.abstract_state.abstract_objects import (
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.elements import (
+    held_data,
+)
 from holdfast.lint.abstract_state.mutations import (
+    change_in_place,
     key_taint,
     mutate,
     sort_in_place,
     updated_dict,
 )
+from holdfast.lint.abstract_state.process_stamps import (
+    stamps_of,
+)
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.bare_models import record_bare_backward
 from holdfast.lint.divergence.collectives import enter_collective, is_of_subgroup
+from holdfast.lint.divergence.divided_sums import keep_sums
 from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.library_models import dict_methods, frameworks, random_numbers
+from holdfast.lint.library_models import (
+    dict_methods,
+    frameworks,
+    own_files,
+    random_numbers,
+    tensor_methods,
+)
 from holdfast.lint.library_models.classes import library_base, run_thread
 from holdfast.lint.library_models.meshes import mesh_method
 from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, selection_taint
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
+from holdfast.lint.patterns.sharded_saves import saves_whole_models
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 _CONTAINER_METHODS = frozenset({
     "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
     "clear",
 })  # fmt: skip
+#: Methods of a tensor that compute its new content from their arguments.
+_IN_PLACE = re.compile(r"(?:add|sub|mul|div|copy|fill|lerp|addcmul|addcdiv|index_add)_")
 _BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
 #: Classes that shard a model if they are configured to.
 _CONFIGURED_CLASSES = frozenset(
     {"accelerate.Accelerator", "transformers.Trainer", CONFIGURED_MODEL.name}
 )
-_SIZE_METHODS = frozenset({"numel", "size", "dim", "nelement"})
 #: Methods that move a tensor to another device and keep its content.
 _DEVICE_METHODS = frozenset({"to", "cuda"})
 #: Methods whose result on a rank-specific name is the same on all ranks.
@@ -90,11 +102,16 @@ _LOCAL_DATA_NAME = re.compile(
     r"(?:^|_)(?:labels?|targets?|gts?|gt_?\w*|boxes|bboxes|masks?|pos|positives?|valid|kl|finished"
     r"|done|unfinished)(?:_|$)"
 )
-_NEW_TENSOR_METHODS = frozenset({"new_zeros", "new_ones", "new_empty", "new_full"})
 #: Methods that reduce a tensor's content to a value.
 _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_nonzero"})
+#: Methods of times whose result is a number.
+_NUMBER_METHODS = frozenset({"total_seconds", "timestamp", "timetuple", "toordinal", "weekday"})
 #: Methods that return a scalar if called without arguments.
 _REDUCING_METHODS = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
+#: What a script contains that trains on several ranks.
+_SEVERAL_RANKS = re.compile(r"distributed|rank|ccelerat|ightning|deepspeed|DDP|FSDP|Trainer|dist\b")
+#: Names of environments of reinforcement learning.
+_ENVIRONMENT = re.compile(r"(?:^|_)envs?$|(?:^|_)environment$")
 #: Methods of a model's output whose result can run the whole backward.
 _DIFFERENTIABLE_METHODS = frozenset(
     {"sum", "mean", "pow", "log", "float", "to", "train", "eval", "cuda", "half", "exp", "abs"}
@@ -110,7 +127,7 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     if collective is None and not kind and not is_of_subgroup(call):
         collective = library.UNIQUE_METHODS.get(call.name)
     if collective is not None:
-        return call_collective(state, call, collective, may_not_wait=_may_be_whole(call, kind))
+        return _enter(state, call, collective, kind)
     if kind.startswith("output:") and call.name == "backward":
         if not record_bare_backward(state, call, call.receiver):
             op = Operation("backward", call.location, GroupScope.WORLD, "backward")
@@ -118,8 +135,8 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
         return UNIFORM
     if call.name in _CONTAINER_METHODS and call.receiver_node is not None:
         return _container_call(state, call)
-    if call.name in library.GUARDS and any(map(is_callable, call.first("function").objects)):
-        guard = state.taint_source(call.frame, library.GUARDS[call.name], call.node)
+    if call.name in varying_values.GUARDS and any(map(is_callable, call.first("function").objects)):
+        guard = state.taint_source(call.frame, varying_values.GUARDS[call.name], call.node)
         return guard_callables(call.first("function"), guard)
     answer = _varying_answer(state, call)
     if answer is not None:
@@ -127,6 +144,14 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     model = _METHOD_MODELS.get(call.name)
     value = model(state, call) if model is not None else None
     return value if value is not None else _unlisted_method(state, call)
+
+
+def _enter(
+    state: InterpreterState, call: LibraryCall, collective: library.CollectiveCall, kind: str
+) -> Value:
+    if saves_whole_models(call.frame.scope.module, call.name, call.location.line):
+        return UNKNOWN
+    return call_collective(state, call, collective, may_not_wait=_may_be_whole(call, kind))
 
 
 def _may_be_whole(call: LibraryCall, kind: str) -> bool:
@@ -160,6 +185,7 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
+    objects += tuple(mark for argument in values for mark in held_data(argument))
     changed = None
     if call.name == "update":
         changed = updated_dict(call.receiver, call.arguments, call.frame.own_control)
@@ -200,13 +226,13 @@ def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
     answer = mesh_method(state, call, meshes[0]) if len(meshes) == 1 else None
     if answer is not None:
         return answer
-    if call.name in library.FILE_TESTS and not receiver.agreed:
+    if call.name in varying_values.FILE_TESTS and not receiver.agreed:
         return Value(
             merge_taint(
                 state.taint_source(call.frame, TaintKind.FILES, call.node), receiver.content
             )
         )
-    if call.name in library.DATA_TESTS:
+    if call.name in varying_values.DATA_TESTS:
         return finiteness_test(state, call, receiver)
     if (
         call.name in _VALUE_METHODS
@@ -218,7 +244,7 @@ def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
             merge_taint(state.taint_source(call.frame, data, call.node), receiver.content),
             objects=model_outputs((receiver,)),
         )
-    kind = library.VARYING_NAMES.get(call.name)
+    kind = varying_values.VARYING_NAMES.get(call.name)
     if kind is not None and not receiver.agreed:
         return Value(state.taint_source(call.frame, kind, call.node))
     return None
@@ -276,27 +302,20 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     returns_self = call.name in library.SELF_RETURNING.get(call.receiver_class, ())
     if returns_self or (call.name in library.MODULE_METHODS and _is_module(receiver)):
         return receiver
-    if call.name in _SIZE_METHODS:
-        count = (COUNT,) if BATCH in receiver.objects else ()
-        return Value(content=receiver.length, known=receiver.known, objects=count)
-    if call.name in _NEW_TENSOR_METHODS:
-        sizes = call.arguments.positional[: 1 if call.name == "new_full" else None]
-        pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
-        return Value(length=merge_content(sizes), objects=(SIZED_TENSOR, *pads))
-    value = combine_values(
-        receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
-    )
+    if _IN_PLACE.fullmatch(call.name) and call.arguments.all_values:
+        return change_in_place(state, call)
+    sized = tensor_methods.size_method(call)
+    if sized is not None:
+        return sized
+    others = () if call.name in _DEVICE_METHODS else call.arguments.all_values
+    value = keep_sums(call, combine_values(receiver, *others))
     if call.name in SELECTING:
         element_count = merge_taint(value.length, selection_taint(state, call, receiver))
         value = replace(value, length=element_count, element_length=element_count)
     if BATCH in receiver.objects and call.name not in _VALUE_METHODS:
         masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
         return replace(value, known=False, objects=(BATCH, *model_outputs((receiver,)), *masks))
-    if RANK_TEXT in receiver.objects:
-        value = replace(value, objects=(RANK_TEXT,))
-    if call.name in _TEXT_METHODS:
-        dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
-        value = replace(value, content=without_kinds(value.content, dropped_kinds))
+    value = _as_text_of(call, value)
     if call.name in _REDUCING_METHODS and not call.arguments.all_values:
         value = replace(value, length=(), element_length=())  # a scalar
     wrappers = tuple(
@@ -308,6 +327,19 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     return replace(
         value, known=receiver.agreed and value.known, agreed=receiver.agreed, objects=objects
     )
+
+
+def _as_text_of(call: LibraryCall, value: Value) -> Value:
+    """Return the result of a method of text or of a path, with what its receiver contains."""
+    receiver = call.receiver
+    if RANK_TEXT in receiver.objects:
+        value = replace(value, objects=(RANK_TEXT, *stamps_of((receiver,))))
+    elif not value.objects and call.name not in _NUMBER_METHODS:
+        value = replace(value, objects=stamps_of((receiver, *call.arguments.all_values)))
+    if call.name in _TEXT_METHODS:
+        dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
+        value = replace(value, content=without_kinds(value.content, dropped_kinds))
+    return value
 
 
 def _is_module(value: Value) -> bool:
@@ -322,9 +354,18 @@ def _is_module(value: Value) -> bool:
 
 
 def _step(state: InterpreterState, call: LibraryCall) -> Value | None:
-    """Model GradScaler's step, skipped on ranks that find Inf, and ReduceLROnPlateau's step."""
+    """Model GradScaler's step, skipped on ranks that find Inf, and ReduceLROnPlateau's step.
+
+    What an environment returns is of the rank's own episode.
+    """
+    named = call.receiver_node is not None and last_name(call.receiver_node)
+    if named and not call.receiver_class and _ENVIRONMENT.search(named):
+        return Value(state.taint_source(call.frame, TaintKind.DATA, call.node), known=False)
     if call.receiver_class == "plateau":
         metric = call.first("metrics")
+        script = call.frame.scope.module if call.frame.function is None else None
+        if script is not None and not _SEVERAL_RANKS.search(script.text):
+            return UNIFORM
         if not metric.agreed and (
             metric.content or model_outputs((metric,)) or BATCH in metric.objects
         ):
@@ -428,43 +469,8 @@ def _apply(state: InterpreterState, call: LibraryCall) -> Value | None:
     return value
 
 
-def _bool(_: InterpreterState, call: LibraryCall) -> Value:
-    """Return a mask: how many elements it selects depends on rank-local data."""
-    return replace(call.receiver, objects=(*call.receiver.objects, MASK))
-
-
-def _done(state: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return whether a future is done: each rank has its own time."""
-    if call.arguments.all_values or call.receiver.agreed:
-        return None
-    return Value(state.taint_source(call.frame, TaintKind.CLOCK, call.node))
-
-
-def _generate(state: InterpreterState, call: LibraryCall) -> Value | None:
-    """Return sequences that end where those of this rank's batch do."""
-    limits = {"max_new_tokens", "max_length", "generation_config"} & call.arguments.named.keys()
-    least, most = (call.arguments.node(-1, name) for name in ("min_new_tokens", "max_new_tokens"))
-    if least is not None and most is not None and state.unparse(least) == state.unparse(most):
-        return None
-    if not limits or call.arguments.is_constant("synced_gpus", answer=True):
-        return None
-    data = state.taint_source(call.frame, TaintKind.DATA, call.node)
-    return Value(length=data, known=False)
-
-
-def _batch_decode(_: InterpreterState, call: LibraryCall) -> Value:
-    """Return one text for each sequence: those of ``generate`` differ in length, not in number."""
-    value = combine_values(*call.arguments.all_values)
-    count = tuple(source for source in value.length if ".generate(" not in source.text)
-    return replace(value, content=merge_taint(value.content, value.length), length=count)
-
-
 def _map(_: InterpreterState, call: LibraryCall) -> None:
     record_work(call)
-
-
-def _read(_: InterpreterState, call: LibraryCall) -> Value:
-    return Value(content=call.receiver.content, known=False)
 
 
 _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
@@ -476,10 +482,15 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "set_epoch": _set_epoch, "prepare": frameworks.prepare, "setup": frameworks.setup, "map": _map,
     "format": _format, "start": _start,
     "apply": _apply,
+    "seed": random_numbers.seed_by_system,
     "manual_seed": random_numbers.set_seed, "shuffle": random_numbers.shuffle,
-    "permutation": random_numbers.permutation, "bool": _bool, "done": _done, "is_completed": _done,
-    "read_text": _read, "read_bytes": _read, "train": train_model, "eval": evaluate_model,
+    "permutation": random_numbers.permutation, "bool": tensor_methods.as_mask,
+    "done": tensor_methods.done, "is_completed": tensor_methods.done,
+    "iterdir": own_files.read_path, "glob": own_files.read_path, "rglob": own_files.read_path,
+    "read_text": own_files.read_path, "read_bytes": own_files.read_path,
+    "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
-    "generate": _generate, "batch_decode": _batch_decode,
+    "generate": tensor_methods.generate, "tolist": tensor_methods.tolist,
+    "batch_decode": tensor_methods.batch_decode,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

@@ -110,6 +110,15 @@ def set_seed(state: InterpreterState, call: LibraryCall) -> Value:
     return seeded
 
 
+def seed_by_system(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Model ``generator.seed()``, which takes the seed from the system: each rank has its own."""
+    if call.arguments.all_values or call.receiver_node is None:
+        return None
+    own = state.taint_source(call.frame, TaintKind.DATA, call.node)
+    store_mutation(state, call.frame, call.receiver_node, Value(own, known=False))
+    return Value(own)
+
+
 def _shuffle(state: InterpreterState, call: LibraryCall, drawn: Taint) -> None:
     node, rows = call.arguments.node(0, "x"), call.first("x")
     if drawn and node is not None:

@@ -21,6 +21,10 @@ _COUNTING_METHODS = frozenset({"sum", "count_nonzero", "nonzero"})
 WORLD_SIZE_NAME = re.compile(
     r"world_?size|n(?:um)?_?(?:ranks|gpus|replicas)|num_processes", re.IGNORECASE
 )
+#: What each rank counts in its own data, and what may combine the counts of all ranks.
+_COUNTED = re.compile(r"^1$|\blen\(|\.size\(|\.shape\b|numel\(|batch_size|^bsz?$|^n$")
+_COMBINES = re.compile(r"reduce|gather|sync|broadcast|sum_over|mean_over", re.IGNORECASE)
+_AVERAGES = re.compile(r"AVG|MAX|MIN|PROD|group=")
 _Statement = ast.Assign | ast.AugAssign
 #: Maximum number of callers of a function to check.
 _MAX_CALLERS = 100
@@ -36,6 +40,7 @@ def find_means_of_means(modules: Iterable[Module], names: SymbolTable) -> Iterat
     averaging = {}
     for scope in _scopes_with(modules, names, "all_reduce("):
         yield from _reduced_means(scope)
+        yield from _sums_over_local_counts(scope)
         if (at := _averaged_parameter(scope)) is not None:
             averaging[scope.name] = at
     for name, at in averaging.items():
@@ -59,6 +64,49 @@ def _reduced_means(scope: CodeScope) -> Iterator[Divergence]:
         for name in sorted(_names(call.args[0]) & means.keys()):
             if _averages_result(scope, call, name):
                 yield Divergence("mean", scope.location(call), means[name], name, ())
+
+
+def _sums_over_local_counts(scope: CodeScope) -> Iterator[Divergence]:
+    """Yield a sum over the ranks that is divided by a count of this rank alone."""
+    summed = {
+        dotted_name(call.args[0]): call
+        for call in scope.calls
+        if _is_all_reduce(call) and not _AVERAGES.search(ast.unparse(call))
+    }
+    if isinstance(scope.node, ast.Module) or not summed.keys() - {""}:
+        return
+    nodes = scope.nodes if scope.owner is None else [*scope.nodes, *ast.walk(scope.owner)]
+    counts = {
+        dotted_name(node.target)
+        for node in nodes
+        if isinstance(node, ast.AugAssign)
+        and isinstance(node.op, ast.Add)
+        and _COUNTED.search(ast.unparse(node.value))
+        and not WORLD_SIZE_NAME.search(ast.unparse(node.value))
+    } - {""}
+    for node in nodes:  # what is summed, gathered or scaled, too
+        if isinstance(node, ast.Call) and _COMBINES.search(dotted_name(node.func)):
+            counts -= {name for arg in node.args for name in _names(arg)}
+        elif isinstance(node, (ast.Assign, ast.Return)) and WORLD_SIZE_NAME.search(
+            ast.unparse(node)
+        ):
+            counts -= _names(node)
+        elif isinstance(node, ast.Assign) and _COMBINES.search(ast.unparse(node.value)):
+            counts -= {dotted_name(target) for target in node.targets}
+    for node in nodes if counts else ():
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+            continue
+        name = next(iter(_names(node.left) & summed.keys()), "")
+        by = _names(node.right) & counts
+        own = name.startswith("self.") and all(count.startswith("self.") for count in by)
+        if name and by and (own or node.lineno > summed[name].lineno):
+            at = scope.location(node)
+            message = (
+                f"`{name}` is the sum over all ranks, and `{min(by)}` counts on this rank only: "
+                "the quotient grows with the number of ranks; sum the count, too"
+            )
+            yield Divergence("habit-result", at, at, "", (), detail=message, by_name=True)
+            return
 
 
 def _means_passed_to(scope: CodeScope, name: str, at: int) -> Iterator[Divergence]:

@@ -38,7 +38,7 @@ def find_early_use(
         written = _assigns(statement, text)
         for node in nodes:
             reads = name != "isend" and not written and _reads(scope, node, text)
-            if reads or _changes(node, text):
+            if reads or changes_in_place(node, text):
                 at, started = scope.location(node), scope.location(call)
                 yield Divergence("handle-early", at, started, name, (), detail=text)
                 return
@@ -74,7 +74,7 @@ def _assigns(statement: ast.stmt, text: str) -> bool:
     )
 
 
-def _changes(node: ast.AST, text: str) -> bool:
+def changes_in_place(node: ast.AST, text: str) -> bool:
     """Return True for ``x += 1``, ``x[0] = 1`` and ``x.zero_()``."""
     match node:
         case ast.AugAssign(target=target):

@@ -22,7 +22,7 @@ from holdfast.lint.patterns.rank_guards import (
 )
 from holdfast.lint.patterns.scopes import argument, is_constant_argument
 from holdfast.lint.patterns.shared_names import is_named_by_clock, is_shared_path, names_in
-from holdfast.lint.sources.modules import Module, SymbolTable, dotted_name, last_name
+from holdfast.lint.sources.modules import FUNCTIONS, Module, SymbolTable, dotted_name, last_name
 
 _WORDS = re.compile(
     r"(?:makedirs|mkdir|rmtree|removedirs|rmdir|unlink|copytree|save_pretrained|exists|isfile|isdir"
@@ -33,8 +33,8 @@ _WORDS = re.compile(
 #: Parts of these words, to search for which takes a fifth of the time of the pattern.
 _PARTS = (
     "dir(", "tree(", "dirs(", "unlink(", "save", "exists(", "file(", "remove(", "rename(",
-    "replace(", "move(", "retrieve(", "extractall(", "archive(", "download", "write_", "'w", '"w',
-    "'x", '"x', "'make", '"make',
+    "replace(", "move(", "retrieve(", "extractall(", "archive(", "download",
+    "write_", "'w", '"w', "'x", '"x', "'make", '"make',
 )  # fmt: skip
 #: Functions that raise if the path exists, unless they have an argument for that.
 _CREATE = frozenset({"os.makedirs", "os.mkdir", "shutil.copytree"})
@@ -43,6 +43,7 @@ _SAFE_DOWNLOAD = re.compile(r"^torch\.hub|huggingface|modelscope|nltk|hf_hub|sna
 _RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
 _SAVED_ALIKE = re.compile(r"tokenizer|process(?:or|ing)|feature_extractor|config", re.IGNORECASE)
 _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|download|export")
+_LISTS = re.compile(r"\b(?:listdir|glob|iterdir)\(")
 #: What may give all ranks one name.
 _SHARES_NAME = re.compile(r"broadcast|gather|scatter|barrier|wait_for|first\(")
 #: Kinds that are reported, as notes, if only the file shows that several ranks run it.
@@ -380,7 +381,7 @@ def _is_listed(unit: Unit, path: ast.expr) -> bool:
     remaining, seen = [path], set[str]()
     while remaining:
         value = remaining.pop()
-        if _lists_folder(unit, value):
+        if _lists_folder(unit, value) or _calls_listing(unit, value):
             return True
         for name in names_in(value) - seen:
             seen.add(name)
@@ -391,6 +392,21 @@ def _is_listed(unit: Unit, path: ast.expr) -> bool:
                 if isinstance(node, (ast.For, ast.comprehension)) and name in names_in(node.target)
             ]
     return False
+
+
+def _calls_listing(unit: Unit, node: ast.expr) -> bool:
+    """Return True for the result of a function or method here that lists a folder."""
+    if not _LISTS.search(unit.module.text):
+        return False
+    own = unit.owner.body if unit.owner is not None else []
+    return any(
+        isinstance(call, ast.Call)
+        and isinstance(statement, FUNCTIONS)
+        and statement.name == last_name(call.func)
+        and _LISTS.search(unit.text(statement)) is not None
+        for call in ast.walk(node)
+        for statement in (own if "self." in ast.unparse(node) else unit.module.tree.body)
+    )
 
 
 def _derived_names(unit: Unit, source: ast.AST) -> set[str]:

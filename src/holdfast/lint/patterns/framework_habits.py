@@ -28,7 +28,7 @@ _SPAWN = re.compile(r"(?:^|\.)(?:mp|multiprocessing)\.spawn$")
 _INDEX = re.compile(r"rank|gpu|proc|id|index|worker|device|^i$|node|local|^n$|^_")
 _RANK = re.compile(r"^(?:local_|global_|process_|proc_)?rank$|^gpu(?:_id)?$")
 _OWN_PORT = re.compile(r"rand|free_?port|find_\w*port|unused_port|open_port|getpid|time\(")
-_SEVERAL_RANKS = re.compile(
+SEVERAL_RANKS = re.compile(
     r"\bddp\b|[\"']fsdp|[\"']deepspeed|num_nodes|devices\s*=\s*(?!1\b|None|\[0\])"
 )
 _LIGHTNING_BASE = re.compile(r"Lightning(?:Data)?Module$")
@@ -48,7 +48,7 @@ def find_framework_habits(modules: Collection[Module], names: SymbolTable) -> It
         ("MASTER_PORT", "MASTER_PORT", _own_port),
         ("wandb.init(", "wandb.init(", _absent_runs),
     ]
-    if any(_SEVERAL_RANKS.search(module.text) for module in own):
+    if any(SEVERAL_RANKS.search(module.text) for module in own):
         finders.append(("prepare_data", "def prepare_data(", partial(_lost_state, own)))
     for module in own:
         for word, part, find in finders:

@@ -11,6 +11,7 @@ from holdfast.lint import library
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import resolve_callee
 from holdfast.lint.patterns.early_uses import find_early_use
+from holdfast.lint.patterns.handles_in_loops import find_loop_handles
 from holdfast.lint.patterns.scopes import CodeScope, Words, argument, iter_scopes, walk_nodes
 from holdfast.lint.sources.modules import Function, Module
 
@@ -74,6 +75,7 @@ class HandleAnalysis:
         done = {id(scope.node) for scope in self.scopes}
         for scope in self.scopes:
             yield from self._lost_in_scope(scope, modules)
+            yield from find_loop_handles(scope)
         if not self.returned_handles or not self.scopes:
             return
         names = {scope.name for scope in self.scopes if id(scope.node) in self.returned_handles}

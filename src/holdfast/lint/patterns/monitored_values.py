@@ -1,7 +1,8 @@
-"""Find values that Lightning logs on rank 0 only although a callback of all ranks monitors them.
+"""Find values of one rank that Lightning logs although a callback of all ranks monitors them.
 
-Source: lightning 2.6, ``LightningModule.log``: with ``rank_zero_only=True``, the metric cannot be
-used as a monitor in callbacks.
+Sources: lightning 2.6, ``LightningModule.log``: with ``rank_zero_only=True``, the metric cannot be
+used as a monitor in callbacks; without ``sync_dist``, each rank has the mean over its own share,
+unless it is a torchmetrics object.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
-from holdfast.lint.patterns.scopes import argument, calls_named, is_constant_argument
+from holdfast.lint.patterns.framework_habits import SEVERAL_RANKS
+from holdfast.lint.patterns.scopes import argument, calls_named, is_constant_argument, walk
 from holdfast.lint.sources.modules import Module
 
+_EVALUATES = re.compile(r"^(?:on_)?validation_")
+_IS_LOSS = re.compile(r"loss|error|mse|mae")
+_AGREES = re.compile(r"gather|reduce|sync|metric|compute\(")
 _MONITORS = frozenset({"ModelCheckpoint", "EarlyStopping"})
 
 
@@ -38,6 +43,49 @@ def find_unseen_monitors(modules: Iterable[Module]) -> Iterator[Divergence]:
                     "it: ranks decide differently or fail; log it with `sync_dist=True`"
                 )
                 yield Divergence("habit-branch", at, at, "", (), detail=message, by_name=True)
+
+
+def find_own_monitors(modules: Iterable[Module]) -> Iterator[Divergence]:
+    """Yield each ``log`` of a loss over the rank's own share whose name is monitored."""
+    modules = list(modules)
+    if not any(SEVERAL_RANKS.search(module.text) for module in modules):
+        return
+    monitored = set(_monitored(modules))
+    for module in modules if monitored else ():
+        for function in module.functions():
+            if not _EVALUATES.match(function.name) or "self.log(" not in module.text:
+                continue
+            for call in walk(function.node):
+                if isinstance(call, ast.Call) and _logs_own(call, function.node):
+                    name = argument(call, 0, "name")
+                    if isinstance(name, ast.Constant) and name.value in monitored:
+                        at = SourceLine(module.file, call.lineno, function.name)
+                        message = (
+                            f"`{name.value}` is that of this rank's share of the data, and a "
+                            "callback monitors it: it compares the shares of single ranks; log it "
+                            "with `sync_dist=True`"
+                        )
+                        yield Divergence(
+                            "habit-branch", at, at, "", (), detail=message, by_name=True
+                        )
+
+
+def _logs_own(call: ast.Call, function: ast.AST) -> bool:
+    """Return True for ``self.log`` of a loss that is computed here, without ``sync_dist``."""
+    if not isinstance(call.func, ast.Attribute) or ast.unparse(call.func) != "self.log":
+        return False
+    named = {keyword.arg for keyword in call.keywords}
+    value = argument(call, 1, "value")
+    if named & {None, "sync_dist", "rank_zero_only"} or not isinstance(value, ast.Name):
+        return False
+    made = [
+        node.value
+        for node in walk(function)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == value.id
+    ]
+    return bool(made) and all(
+        _IS_LOSS.search(value.id) and not _AGREES.search(ast.unparse(each)) for each in made
+    )
 
 
 def _monitored(modules: Iterable[Module]) -> Iterator[str]:

@@ -25,6 +25,9 @@ _ORDERED_WORDS = re.compile(rf"sorted\([^\n]*key=|{_COLLECTIVE_OF_EACH.pattern}"
 _COPIES = frozenset({"list", "tuple", "iter", "enumerate"})
 #: Maximum number of assignments through which a value is traced back.
 _MAX_STEPS = 4
+_TEXT_NAME = re.compile(
+    r"(?:^|_)(?:name|word|token|path|file|text|url|key|title|sentence|line|string)s?$"
+)
 _TEXT_OF = frozenset({"str", "hex", "format"})
 
 
@@ -41,6 +44,7 @@ def find_process_orders(modules: Collection[Module]) -> Iterator[Divergence]:
             for unit in iter_units(module, _WORDS):
                 if not fixed_seed:
                     yield from _hashed_names(guards, unit)
+                    yield from _hashed_numbers(guards, unit)
                 yield from _random_names(guards, unit)
             yield from _set_orders(guards, module)
 
@@ -141,6 +145,42 @@ def _hashed_names(guards: RankGuards, unit: Unit) -> Iterator[Divergence]:
                     function is not None and function.name in ("__hash__", "__repr__", "__str__")
                 ):
                     yield Divergence("hashed", site, site, ast.unparse(node), ())
+
+
+def _hashed_numbers(guards: RankGuards, unit: Unit) -> Iterator[Divergence]:
+    """Yield ``hash(name) % count`` in a program of several ranks: a bucket, share or id."""
+    for node in unit.nodes:
+        match node:
+            case ast.BinOp(
+                left=ast.Call(func=ast.Name(id="hash"), args=[hashed]), op=ast.Mod()
+            ) if _is_text(hashed):
+                pass
+            case _:
+                continue
+        function = unit.function_of(node)
+        if function is not None and function.name == "__hash__":
+            continue
+        if guards.shared_site(unit, node, by_file=True) is not None:
+            at = unit.location(node)
+            message = (
+                f"`{ast.unparse(node)}` differs between processes, as Python hashes text with a "
+                "key of its own in each: ranks use different numbers for one text; use hashlib or "
+                "zlib.crc32"
+            )
+            yield Divergence("habit-order", at, at, "", (), detail=message, by_name=True)
+
+
+def _is_text(node: ast.expr) -> bool:
+    """Return True for text, by its form or by its name."""
+    match node:
+        case ast.JoinedStr() | ast.Constant(value=str()):
+            return True
+        case ast.Call(func=func):
+            return last_name(func) in _TEXT_OF
+        case ast.Name() | ast.Attribute():
+            return _TEXT_NAME.search(last_name(node)) is not None
+        case _:
+            return False
 
 
 def _random_names(guards: RankGuards, unit: Unit) -> Iterator[Divergence]:

@@ -26,7 +26,9 @@ _RANK_TEST = re.compile(
 )
 #: Words of a variable that may hold the answer of such a test.
 _DECISION = re.compile(r"should|^(?:save|write|dump|log)$|^(?:do|can|is)_", re.IGNORECASE)
-_RANK_NAME = re.compile(r"rank|main_proc|on_main|only|master|worker|once", re.IGNORECASE)
+_RANK_NAME = re.compile(
+    r"rank|main_proc|on_main|only|master|worker|once|^prepare_data$", re.IGNORECASE
+)
 _SERIAL_CONTEXT = re.compile(r"first|lock|rank|main|te?mp|mutex|patch|raises", re.IGNORECASE)
 #: What code does only if several ranks run it.
 _DISTRIBUTED = re.compile(
@@ -467,7 +469,7 @@ def _may_test_rank(unit: Unit, test: ast.expr) -> bool:
         return True
     for node in walk(test):
         if isinstance(node, (ast.Name, ast.Attribute)):
-            values = unit.assigned(node.id) if isinstance(node, ast.Name) else []
+            values = unit.assigned(ast.unparse(node))
             if any(_RANK_TEST.search(ast.unparse(value)) for value in values):
                 return True
             if not values and _DECISION.search(last_name(node)):

@@ -32,6 +32,8 @@ _RESCALED = re.compile(
 )
 _SUMS = re.compile(r"\bsum\(|gather|all_?reduce")
 _DIVISIONS = frozenset({"div", "div_", "true_divide", "true_divide_"})
+#: Sums of gradients beside those of DDP.
+_SUMS_GRADIENTS = re.compile(r"reduce|no_sync|require_backward_grad_sync")
 _EVALUATES = re.compile(r"eval|valid|metric|test", re.IGNORECASE)
 _MEANS = frozenset({"mean", "nanmean"})
 #: The tests around a node, each with the side that it is on.
@@ -51,6 +53,7 @@ def find_repeated_averages(modules: Collection[Module], names: SymbolTable) -> I
             yield from _repeated_sums(scope)
             if averages_gradients:
                 yield from _divided_losses(scope, tests)
+                yield from _divided_gradients(scope)
             yield from _gathered_means(scope)
 
 
@@ -200,6 +203,26 @@ def _divided_losses(scope: CodeScope, tests: Mapping[ast.AST, _Tests]) -> Iterat
                 "number too: the steps become smaller with every rank; do not divide it"
             )
             yield _found(scope, division, message)
+
+
+def _divided_gradients(scope: CodeScope) -> Iterator[Divergence]:
+    """Yield the division of gradients that DDP has averaged, where the program sums none itself."""
+    if _SUMS_GRADIENTS.search(scope.module.text):
+        return
+    for node in scope.nodes:
+        match node:
+            case ast.AugAssign(target=ast.Attribute(attr="grad") as target):
+                name = dotted_name(target)
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="grad") as target)):
+                name = dotted_name(target)
+            case _:
+                continue
+        if name and _is_division(scope, node, name):
+            message = (
+                f"DDP has averaged the gradients over the ranks, and `{name}` is divided by their "
+                "number once more: the steps become smaller with every rank; do not divide it"
+            )
+            yield _found(scope, node, message)
 
 
 def _loss_of(call: ast.Call) -> ast.expr | None:

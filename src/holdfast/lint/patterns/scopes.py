@@ -223,12 +223,13 @@ def calls_named(module: Module, names: Collection[str]) -> Iterator[ast.Call]:
 
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    """Return the expression passed for a parameter."""
+    """Return the expression passed for a parameter; -1 is that of a method's own object."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
     positional = call.args[: position + 1]
-    if len(positional) > position and not any(isinstance(arg, ast.Starred) for arg in positional):
+    starred = any(isinstance(arg, ast.Starred) for arg in positional)
+    if 0 <= position < len(positional) and not starred:
         return positional[position]
     return None
 

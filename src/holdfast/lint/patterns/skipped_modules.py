@@ -172,6 +172,8 @@ def _tests_batch(test: ast.expr, data: set[str], optional: Collection[str]) -> b
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return _tests_batch(operand, data, optional)
+        case ast.BoolOp(values=values):
+            return any(_tests_batch(value, data, optional) for value in values)
         case ast.Compare(left=ast.Constant(value=str()), ops=[ast.In() | ast.NotIn()]):
             return bool(_names(test) & data)
         case ast.Compare(
@@ -217,12 +219,23 @@ def _skipped(node: ast.If, method: ast.FunctionDef, parts: set[str]) -> str:
         if not yes and not no:
             return ""
     used = (yes - no) or (no - yes if ends else set())
-    if not used or yes & no or (yes and no):
+    if not used or yes & no or (yes and no and not _tests_values(node.test)):
         return ""
     name = min(used)
     return (
         f"`self.{name}` runs only where this rank's batch decides so (`{test}`): the other ranks "
         "wait for its gradients (DDP) or parameters (FSDP)"
+    )
+
+
+def _tests_values(test: ast.expr) -> bool:
+    """Return True for a test of what the batch contains, other than how large it is."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("any", "all")
+        and not node.args
+        for node in walk(test)
     )
 
 

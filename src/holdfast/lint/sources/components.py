@@ -36,7 +36,7 @@ _COLLECTIVE_WORDS = (
     b"import accelerate", b"from accelerate", b"gather_for_metrics", b"wait_for_everyone",
     b"pad_across_processes", b"reduce_boolean_decision", b"save_16bit_model", b"save_fp16_model",
     b"full_tensor", b"horovod", b".barrier(", b"trlx", b"local_rank", b"import ignite",
-    b"from ignite", b"import trl", b"from trl",
+    b"from ignite", b"import trl", b"from trl", b"from mmengine", b"import mmengine",
 )  # fmt: skip
 _RECEIVERS = tuple(f"{name}.".encode() for name in library.RECEIVER_NAMES)
 _FRAMEWORK_CALL = re.compile(rf"\b(?:{'|'.join(library.RECEIVER_NAMES)})\.\w+\(".encode())

@@ -75,7 +75,8 @@ class Class:
     """A class of the program; ``attributes`` joins all values written to those of its instances.
 
     ``always_set`` are attributes that all ranks set to something other than None,
-    ``agreed_attributes`` those on which ranks agree: ``self.stop = agree(self.stop)``.
+    ``agreed_attributes`` those on which ranks agree: ``self.stop = agree(self.stop)``,
+    ``shared_attributes`` those that are set to what ranks have agreed on, at some time.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Class:
     attributes: dict[str, Value] = field(default_factory=dict)
     always_set: set[str] = field(default_factory=set)
     agreed_attributes: set[str] = field(default_factory=set)
+    shared_attributes: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return f"Class({self.name})"
@@ -381,6 +383,8 @@ def canonical_name(name: str) -> str:
         ("accelerate.utils.operations.", "accelerate.utils."),
         ("deepspeed.comm.comm.", "deepspeed.comm."),
         ("deepspeed.runtime.zero.", "deepspeed.zero."),
+        ("mmengine.dist.dist.", "mmengine.dist."),
+        ("mmengine.dist.utils.", "mmengine.dist."),
         ("lightning.pytorch.utilities.", "lightning.utilities."),
         ("pytorch_lightning.utilities.", "lightning.utilities."),
     ):

@@ -14,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.lint import library
+from holdfast.lint import library, varying_values
 from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable, canonical_name
 from holdfast.lint.sources.receiver_types import Classes, ReceiverTypes, union_of
 
@@ -63,9 +63,14 @@ COLLECTIVE_WORDS = (library.COLLECTIVE_NAMES | _ENTERING_WORDS) - _AMBIGUOUS_COL
 #: Words of functions whose result may depend on the rank.
 VARYING_WORDS = (
     frozenset(
-        {name.rpartition(".")[2] for name in library.VARYING}
-        | {*library.VARYING_NAMES, *library.VARYING_VARIABLES, *library.FILE_TESTS, *library.GUARDS}
-        | {"rank", "environ", "get_dist_info", *library.NAMED_RANKS}
+        {name.rpartition(".")[2] for name in varying_values.VARYING}
+        | {
+            *varying_values.VARYING_NAMES,
+            *varying_values.VARYING_VARIABLES,
+            *varying_values.FILE_TESTS,
+            *varying_values.GUARDS,
+        }
+        | {"rank", "environ", "get_dist_info", *varying_values.NAMED_RANKS}
     )
     - _COMMON_QUERIES
 )

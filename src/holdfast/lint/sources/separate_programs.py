@@ -66,7 +66,7 @@ def _split_component(
 ) -> list[ProgramFiles]:
     """Return the packages of a component as one program, and each group of scripts and tests."""
     imported = _imports_of(part, links)
-    tests = _find_tests(files, part)
+    tests = find_tests(files, part)
     core = _closure(_used_packages(files, part, imported, tests), imported)
     scripts = connected_parts((at for at in part if at not in core | tests), links)
     if len(scripts) < 2 or not core:  # one program and its tests
@@ -116,7 +116,7 @@ def _package(file: SourceFile) -> Package:
     return (str(file.root), top) if is_package else ("", "")
 
 
-def _find_tests(files: Sequence[SourceFile], part: Sequence[int]) -> set[int]:
+def find_tests(files: Sequence[SourceFile], part: Sequence[int]) -> set[int]:
     """Return the tests outside of packages; none if there are only tests.
 
     Folders above all files do not count, as they are not the program's.

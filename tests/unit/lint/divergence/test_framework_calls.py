@@ -162,6 +162,28 @@ GUARDED = {
         "import ignite.distributed as idist\n",
         "total = model.mean()\n    if idist.get_rank() == 0:\n        idist.all_reduce(total)",
     ),
+    "PPO statistics": (
+        "from trl import PPOTrainer\n",
+        (
+            "trainer = PPOTrainer(model)\n    if trainer.accelerator.is_main_process:\n        "
+            "trainer.log_stats({}, {}, model)"
+        ),
+    ),
+    "an experimental trainer": (
+        "from trl.experimental.gkd import GKDTrainer\n",
+        (
+            "trainer = GKDTrainer(model)\n    if trainer.is_world_process_zero():\n        "
+            "trainer.evaluate()"
+        ),
+    ),
+    "a metric of ignite": (
+        "import ignite.distributed as idist\nfrom ignite.metrics import Accuracy\n",
+        "metric = Accuracy()\n    if idist.get_rank() == 0:\n        print(metric.compute())",
+    ),
+    "mmengine": (
+        "from mmengine.dist import collect_results, is_main_process\n",
+        "if is_main_process():\n        collect_results(model, 8)",
+    ),
     "a metric on a device": (
         "import torchmetrics\nimport torch.distributed as dist\n",
         (
@@ -256,6 +278,42 @@ def main(net, x, use_fsdp):
 )
 def test_a_model_that_the_same_test_says_is_whole_needs_no_other_rank(test, count):
     assert len(rules_of(WHOLE.format(test=test))) == count
+
+
+SEVERAL = """
+from accelerate import Accelerator
+
+class Loop:
+    def __init__(self, model, discriminators):
+        self.accelerator = Accelerator()
+        self.model = self.accelerator.prepare(model)
+        self.models = discriminators
+        for key in self.models:
+            {prepared}
+
+    def step(self, batch):
+        return {called}(batch)
+
+    def save(self):
+        if self.accelerator.is_main_process:
+            self.accelerator.save_state("ckpt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("prepared", "called", "count"),
+    [
+        ("print(key)", "self.model", 1),
+        ("print(key)", "self.model.module.state_dict", 1),
+        ("self.models[key] = self.accelerator.prepare(self.models[key])", "self.model", 1),
+        ("self.models[key] = self.accelerator.prepare(self.models[key])", "self.models['d']", 0),
+        ("self.models[key] = self.accelerator.prepare_model(self.models[key])", "self.model", 0),
+        ("print(key)", "self.model.module.encode", 0),
+    ],
+)
+def test_models_that_are_whole_on_each_rank_are_saved_by_one(prepared, called, count):
+    """Accelerate shards no model that is one of several, or whose inner module is called."""
+    assert len(rules_of(SEVERAL.format(prepared=prepared, called=called))) == count
 
 
 SAVES = """
@@ -491,3 +549,115 @@ def save(state, step):
 def test_a_sharded_checkpoint_has_one_folder(agree, folder, count):
     found = rules_of(FOLDER.format(agree=agree, folder=folder))
     assert len([line for _, _, line in found if line == 9]) == count
+
+
+HELD_MODEL = """
+from transformers import Trainer, TrainerCallback, TrainingArguments
+import torch
+
+class Samples(TrainerCallback):
+    def __init__(self, trainer, batch):
+        self.trainer, self.batch = trainer, batch
+
+    def on_log(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            print(self.trainer.{attribute}(**self.batch))
+
+def main(model, batch):
+    trainer = Trainer(model, TrainingArguments("out", {setting}))
+    trainer.add_callback(Samples(trainer, batch))
+    trainer.train()
+    if trainer.is_world_process_zero():
+        torch.save(trainer.{saved}.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "saved", "setting", "lines"),
+    [
+        ("model", "model", 'fsdp="full_shard"', [11, 18]),
+        ("model_wrapped", "model_wrapped", 'fsdp="full_shard"', [11, 18]),
+        ("tokenizer", "tokenizer", 'fsdp="full_shard"', []),
+        ("model", "model", "bf16=True", []),
+    ],
+)
+def test_the_model_that_a_trainer_holds(attribute, saved, setting, lines):
+    text = HELD_MODEL.format(attribute=attribute, saved=saved, setting=setting)
+    assert sorted({line for _, _, line in rules_of(text)}) == lines
+
+
+MMENGINE_HOOK = """
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
+
+class Evaluate(Hook):
+    {decorator}
+    def after_train_epoch(self, runner):
+        {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "call", "count"),
+    [
+        ("@master_only", "runner.val_loop.run()", 1),
+        ("@master_only", "runner.val()", 1),
+        ("@master_only", "runner.save_checkpoint('out', 'last.pth')", 0),
+        ("", "runner.val_loop.run()", 0),
+    ],
+)
+def test_a_hook_of_mmengine_on_one_rank(decorator, call, count):
+    assert len(rules_of(MMENGINE_HOOK.format(decorator=decorator, call=call))) == count
+
+
+LOSS = """
+import torch
+import torch.distributed as dist
+from transformers import Trainer
+
+class Weighted({base}):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        out = model(**inputs)
+        count = (inputs["labels"] != -100).sum()
+        if {test}:
+            dist.all_reduce(count)
+        return out.loss / count
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "test", "count"),
+    [
+        ("Trainer", "count > 0", 1),
+        ("Trainer", "inputs['labels'][0].sum() > 0", 1),
+        ("Trainer", "inputs['labels'].shape[0] > 1", 0),
+        ("Trainer", "self.args.weighted", 0),
+    ],
+)
+def test_the_inputs_of_a_loss_are_the_ranks_own_batch(base, test, count):
+    assert len(rules_of(LOSS.format(base=base, test=test))) == count
+
+
+STEP = """
+import torch
+from transformers import Trainer
+
+class Tolerant(Trainer):
+    def training_step(self, model, inputs):
+        try:
+            return {step}(model, inputs)
+        except RuntimeError:
+            {handler}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "handler", "count"),
+    [
+        ("super().training_step", "return torch.tensor(0.0)", 1),
+        ("super().training_step", "raise", 0),
+        ("self.measure", "return torch.tensor(0.0)", 0),
+    ],
+)
+def test_a_step_whose_failure_one_rank_swallows(step, handler, count):
+    assert len(rules_of(STEP.format(step=step, handler=handler))) == count

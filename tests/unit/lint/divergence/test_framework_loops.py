@@ -113,3 +113,25 @@ def test_ranks_differ(name):
 @pytest.mark.parametrize("name", ALIKE)
 def test_ranks_are_alike(name):
     assert found(ALIKE[name]) == []
+
+
+OUTPUTS = """
+class Stop(L.Callback):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if {test}:
+            trainer.should_stop = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "count"),
+    [
+        ("outputs['loss'].item() > 1e4", 1),
+        ("batch['labels'].max() > 9", 1),
+        ("batch_idx > 100", 0),
+        ("trainer.strategy.reduce_boolean_decision(outputs['loss'].item() > 1e4)", 0),
+    ],
+)
+def test_a_callback_of_lightning_that_stops_by_the_ranks_own_batch(test, count):
+    found = program_from_sources({"train": ("train.py", HEAD + OUTPUTS.format(test=test))})
+    assert len([each for each in found.analyze() if each.kind == "habit-branch"]) == count

@@ -158,3 +158,92 @@ def test_correct_uses_are_silent(text):
 
 def test_the_tensors_of_fsdp2_compute_the_norm_of_all_shards():
     assert found(FOUND["the norm of an FSDP model's shards"], imported="fully_shard") == []
+
+
+SYNCHRONIZED = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+def main(batches, x):
+    inner = {convert}(Net()).cuda()
+    model = DDP(inner)
+    model.train()
+    for batch in batches:
+        model(batch).mean().backward()
+    {mode}
+    if dist.get_rank() == 0:
+        print({model}(x).mean())
+"""
+CONVERT = "torch.nn.SyncBatchNorm.convert_sync_batchnorm"
+
+
+@pytest.mark.parametrize("model", ["inner", "model.module"])
+@pytest.mark.parametrize(
+    ("convert", "mode", "count"),
+    [
+        (CONVERT, "pass", 1),
+        (CONVERT, "model.eval()", 0),
+        (CONVERT, "inner.eval()", 0),
+        ("torch.compile", "pass", 0),
+    ],
+)
+def test_a_forward_with_the_statistics_of_all_ranks(model, convert, mode, count):
+    text = SYNCHRONIZED.format(convert=convert, mode=mode, model=model)
+    found = program_from_sources({"train": ("train.py", text)}).analyze()
+    assert len([each for each in found if each.kind == "branch"]) == count
+
+
+UNWRAPPED = """
+import torch
+from accelerate import Accelerator
+from torch.nn.parallel import DistributedDataParallel as DDP
+from models import load
+
+class Trainer:
+    def __init__(self):
+        self.model = DDP(load())
+    def inner(self):
+        if hasattr(self.model, "module"):
+            return self.model.module
+        return self.model
+    def train(self, batches):
+        for batch in batches:
+            loss = {loss}
+            loss.backward()
+
+def tune(batches):
+    accelerator = Accelerator()
+    model = accelerator.prepare(load())
+    {unwrap}
+    for batch in batches:
+        accelerator.backward(model(batch).mean())
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "count"),
+    [("self.inner().compute_loss(batch)", 1), ("self.model(batch).mean()", 0)],
+)
+def test_the_inner_model_of_a_helper(loss, count):
+    text = UNWRAPPED.partition("def tune")[0].format(loss=loss)
+    found = program_from_sources({"train": ("train.py", text)}).analyze()
+    assert len([each for each in found if each.kind == "bare"]) == count
+
+
+@pytest.mark.parametrize(
+    ("unwrap", "count"),
+    [
+        ("model = accelerator.unwrap_model(model)", 1),
+        ("inner = accelerator.unwrap_model(model)", 0),
+    ],
+)
+def test_a_prepared_model_that_is_unwrapped_before_training(unwrap, count):
+    head, _, tune = UNWRAPPED.partition("class Trainer")
+    text = head + "def tune" + tune.partition("def tune")[2].format(unwrap=unwrap)
+    found = program_from_sources({"train": ("train.py", text)}).analyze()
+    assert len([each for each in found if each.kind == "bare"]) == count

@@ -134,6 +134,29 @@ CASES = {
         },
         ("script", "from tools import main", "def main(folder):\n    print(folder)"),
     ),
+    "a setting that holds a test of the rank": (
+        {
+            "script": """
+            def main(args):
+                dist.init_process_group("nccl")
+                args.saves = args.logs and is_any(args)
+                if args.saves:
+                    torch.save({}, os.path.join(args.out, "last.pt"))
+            """
+        },
+        ("script", "is_any", "is_master"),
+    ),
+    "a hook that Lightning calls on one rank": (
+        {
+            "script": """
+            class Data(LightningDataModule):
+                def setup(self):
+                    dist.barrier()
+                    torch.save({}, os.path.join(self.out, "last.pt"))
+            """
+        },
+        ("script", "def setup", "def prepare_data"),
+    ),
     "a lock": (
         {
             "script": """

@@ -101,6 +101,29 @@ def collate(rows):
     return {"x": 1, "images": torch.stack(images) if images else None}
 model = DDP(Net())
 """,
+    "habit-branch: one of two parts": """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.near = torch.nn.Linear(4, 1)
+        self.far = torch.nn.Linear(4, 1)
+    def forward(self, x):
+        if (x > 0).any():
+            return self.near(x)
+        return self.far(x)
+model = DDP(Net())
+""",
+    "habit-branch: a part with another test": """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tower = torch.nn.Linear(4, 1)
+    def forward(self, x, images=None):
+        if images is not None and len(images) > 0:
+            x = x + self.tower(images)
+        return x
+model = DDP(Net())
+""",
     "habit-branch: a head by its name": """
 class Net(torch.nn.Module):
     def __init__(self):
@@ -192,6 +215,18 @@ class Net(torch.nn.Module):
     def forward(self, x, task):
         return self.heads[task](x)
 model = DDP(Net(), find_unused_parameters=True)
+""",
+    "habit-branch: one of two parts by the size": """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.near = torch.nn.Linear(4, 1)
+        self.far = torch.nn.Linear(4, 1)
+    def forward(self, x):
+        if x.shape[0] > 4:
+            return self.near(x)
+        return self.far(x)
+model = DDP(Net())
 """,
     "habit-branch: a part that all batches have or lack": """
 class Net(torch.nn.Module):

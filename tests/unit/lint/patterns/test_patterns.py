@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 def main(model, local_rank):
     dist.init_process_group("nccl")
     model = DDP(model.to(local_rank), device_ids=[local_rank])
-    state = torch.load("last.pt", map_location="cuda:0", weights_only=True)
+    if dist.get_rank() == 0:
+        state = torch.load("last.pt", map_location="cuda:0", weights_only=True)
     dist.destroy_process_group()
 if __name__ == "__main__":
     main()

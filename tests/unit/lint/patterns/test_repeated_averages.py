@@ -35,6 +35,14 @@ def count(hits):
     dist.all_reduce(hits)
     return hits.item()
 """,
+    "gradients divided although DDP averages": """
+def train(net, batches):
+    model = DDP(net)
+    for x in batches:
+        model(x).mean().backward()
+        for p in model.parameters():
+            p.grad /= dist.get_world_size()
+""",
     "a loss divided although DDP averages": """
 def train(net, x):
     model = DDP(net)
@@ -56,6 +64,16 @@ def evaluate(accelerator, model, loader):
 """,
 }
 FINE = {
+    "gradients that the program sums itself": """
+def train(net, batches):
+    model = DDP(net)
+    for x in batches:
+        with model.no_sync():
+            model(x).mean().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+""",
     "a sum divided": """
 def log(value):
     dist.all_reduce(value)

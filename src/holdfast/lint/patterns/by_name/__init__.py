@@ -25,6 +25,7 @@ from holdfast.lint.patterns.by_name.names import is_distributed
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.by_name.results import find_results
 from holdfast.lint.patterns.rank_guards import Unit, iter_units_at
+from holdfast.lint.patterns.sharded_saves import saves_whole_models
 from holdfast.lint.sources.modules import Module
 
 
@@ -41,7 +42,10 @@ def find_by_name(modules: Collection[Module], *, strict: bool = False) -> Iterat
     for module in chosen:
         units: dict[ast.stmt, Unit] = {}
         for unit in iter_units_at(module, collectives.lines(module), units):
-            yield from find_guarded(collectives, unit, strict=strict)
+            for found in find_guarded(collectives, unit, strict=strict):
+                op = found.op
+                if op is None or not saves_whole_models(module, op.name, op.location.line):
+                    yield found
         if module in distributed:
             yield from find_habits(collectives, module, units)
             yield from find_results(module, units)

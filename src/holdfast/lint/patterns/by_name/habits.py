@@ -25,12 +25,12 @@ from holdfast.lint.patterns.by_name.names import (
 )
 from holdfast.lint.patterns.by_name.programs import NamedCollectives
 from holdfast.lint.patterns.rank_guards import Unit, is_guarded, is_rank_test, iter_units
-from holdfast.lint.patterns.scopes import LOOPS, argument
+from holdfast.lint.patterns.scopes import LOOPS, argument, walk
 from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
 _WORDS = re.compile(
     r"\.(?:reduce|broadcast|gather|scatter)\("
-    r"|DataLoader\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration"
+    r"|DataLoader\(|time\(\)|now\(\)|uuid|strftime|all_reduce\(|except |StopIteration|Empty\b"
     r"|next\(|shuffle\(|new_group\(|RANK['\"]|local_rank|get_envs"
 )
 #: Rooted collectives, with the position and the names of the root.
@@ -99,6 +99,7 @@ def _habits_at(collectives: NamedCollectives, unit: Unit, node: ast.AST) -> Iter
             yield from _tries(unit, node)
         case ast.While():
             yield from _ends_of_iterators(collectives, unit, node)
+            yield from _ends_of_queues(collectives, unit, node)
         case _:
             pass
 
@@ -330,7 +331,7 @@ def _ends_of_iterators(
     collectives: NamedCollectives, unit: Unit, loop: ast.While
 ) -> Iterator[Divergence]:
     """Yield loops of training that a rank leaves when its own iterator ends."""
-    if not is_wrapped(unit.module.text) or not _ends_with_iterator(loop):
+    if not is_wrapped(unit.module.text) or not _leaves_at(loop, "StopIteration"):
         return
     trained = LocalValues(collectives, unit).training_in(loop.body)
     joined = re.search(r"\.join\b(?!\(['\"\w])|\bJoin\(", unit.text(unit.node))
@@ -342,11 +343,30 @@ def _ends_of_iterators(
         yield habit(unit, loop, "loop", message)
 
 
-def _ends_with_iterator(loop: ast.While) -> bool:
+def _ends_of_queues(
+    collectives: NamedCollectives, unit: Unit, loop: ast.While
+) -> Iterator[Divergence]:
+    """Yield loops with a collective that a rank leaves when its own queue is empty at that time."""
+    if not _leaves_at(loop, "Empty") or re.search(r"broadcast|agree", unit.text(unit.node)):
+        return
+    if is_guarded(unit, loop):
+        return
+    calls = (collectives.entered(unit.module, node) for node in walk(loop))
+    entered = next((call for call in calls if call is not None), None)
+    entered = entered or LocalValues(collectives, unit).training_in(loop.body)
+    if entered is not None:
+        message = (
+            "a rank leaves the loop when its own queue is empty at that moment, and the others "
+            f"wait for it in {entered.name}"
+        )
+        yield habit(unit, loop, "loop", message)
+
+
+def _leaves_at(loop: ast.While, exception: str) -> bool:
     return any(
         isinstance(node, ast.ExceptHandler)
         and node.type is not None
-        and "StopIteration" in ast.unparse(node.type)
+        and exception in ast.unparse(node.type)
         and isinstance(node.body[-1], ast.Break)
         for node in ast.walk(loop)
     )

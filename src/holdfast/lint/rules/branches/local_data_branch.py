@@ -27,8 +27,10 @@ RULE = Rule(
     what_it_does=(
         "Finds collectives under a condition on a rank's own data, files, time or counters. "
         "Advice: parts of a wrapped model, or the whole loss, that a rank's batch leaves out, "
-        "unless DDP finds unused parameters; flags by which one rank stops a library's trainer; "
-        "context managers that yield on some ranks only."
+        "unless DDP finds unused parameters; returns of ranks without gradients before a "
+        "collective, and tests of each gradient around one where batches may leave out parameters; "
+        "flags by which one rank stops a library's trainer; "
+        "context managers that yield on some ranks only; monitored losses of the rank's own share."
     ),
     known_misses=(
         "On a shared file system all ranks see the same files, so the finding is false as long as "

@@ -20,7 +20,9 @@ RULE = Rule(
     tier=RuleTier.SURE,
     what_it_does=(
         "Finds loops over sets that contain collectives: string hashes differ between processes "
-        "(PYTHONHASHSEED). Also shares of a list whose order each rank has drawn with its own seed."
+        "(PYTHONHASHSEED). Also shares of a list whose order each rank has drawn with its own "
+        "seed, samplers over unsorted listings and sets, numbers that names get in such an "
+        "order, and `hash(text) % count`."
     ),
     known_misses=(
         "Sets of numbers have the same order in all processes; a set with unknown elements is "

@@ -29,7 +29,9 @@ RULE = Rule(
         "loss. Advice: clipping and steps of optimizers and schedulers on some ranks, torch's "
         "clipping of an FSDP1 model, optimizers created before FSDP wraps their model, forward "
         "passes around the DDP wrapper, parameters added, frozen or unfrozen after wrapping, "
-        "schedules that Accelerate advances too often, and state set in Lightning's prepare_data."
+        "models and optimizers that Accelerate does not prepare, schedules that it advances too "
+        "often, state set in Lightning's prepare_data, states of optimizers that one rank loads, "
+        "and shares of the data that one rank alone saves."
     ),
     known_misses="Other rank-local learning rates passed to an optimizer.",
     bad="""\

@@ -20,7 +20,8 @@ RULE = Rule(
     tier=RuleTier.DATA,
     what_it_does=(
         "Finds loops with collectives whose number of iterations differs between ranks. Advice: "
-        "`generate` of a model that ZeRO-3 shards, without `synced_gpus=True`."
+        "`generate` of a model that ZeRO-3 shards, without `synced_gpus=True`, and loops over the "
+        "keys that a rank's own data has added."
     ),
     known_misses="Lengths of loaders and datasets that are not created in the analyzed program.",
     bad="""\

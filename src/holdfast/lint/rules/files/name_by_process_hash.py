@@ -26,7 +26,9 @@ RULE = Rule(
     what_it_does=(
         "Finds `hash()` in a name that all ranks build, such as that of a cache file: strings and "
         "most objects hash differently in each process unless PYTHONHASHSEED is set. Also finds "
-        "random numbers in such a name."
+        "random numbers in such a name, and sharded checkpoints in a folder that each rank names "
+        "by its own clock, process number or UUID, through attributes, properties and "
+        "arguments too."
     ),
     known_misses="Hashes that are stored in a variable before they become part of a name.",
     bad="""\

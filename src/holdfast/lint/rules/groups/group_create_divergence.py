@@ -34,7 +34,7 @@ RULE = Rule(
     tier=RuleTier.SURE,
     what_it_does=(
         "Finds new_group and similar calls that not all ranks make, not equally often, or with "
-        "different members."
+        "different members. Advice: groups that every step of a training loop creates again."
     ),
     known_misses=(
         "Groups created by libraries. Two calls of one helper on either side of a test are not "

@@ -22,8 +22,12 @@ RULE = Rule(
     what_it_does=(
         "Finds collectives whose tensor has a shape that differs between ranks, or an element "
         "type, if it is made from `1.0 if rank == 0 else 0`. Advice: broadcasts of what the root "
-        "sizes by its data into a buffer of fixed size, and collectives without the one group that "
-        "their function gets or their class creates."
+        "sizes by its data into a buffer of fixed size, tensors on the CPU that NCCL gets, and "
+        "collectives without the one group that their function gets or their class creates. Also "
+        "lists and output tensors with one part for each rank of the job in a group of fewer, or "
+        "the reverse; gather_list and scatter_list on all ranks, or on none; outputs of "
+        "all_gather_into_tensor and inputs of reduce_scatter_tensor of the size of the other "
+        "tensor."
     ),
     known_misses=(
         "Shapes returned by libraries. In a broadcast, shapes that depend on nothing but the rank: "

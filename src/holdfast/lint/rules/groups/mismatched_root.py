@@ -24,7 +24,7 @@ RULE = Rule(
         "Finds broadcasts, reductions and scatters whose src or dst differs between ranks. Also "
         "src, dst and peer that are positions in a group, as `dist.get_rank(group)` and "
         "`mesh.get_local_rank()` return them: torch expects ranks of the job; and the reverse "
-        "for group_src and group_dst."
+        "for group_src and group_dst. And one fixed rank as root of several groups."
     ),
     known_misses=(
         "Roots of sub-groups, which correctly differ from group to group; positions that the "

@@ -20,7 +20,8 @@ RULE = Rule(
     tier=RuleTier.SURE,
     what_it_does=(
         "Finds blocking calls in an order that cannot match: every rank sends first and only then "
-        "receives from the same peer."
+        "receives from the same peer. Also messages of all ranks to `rank + 1`, which the last one "
+        "lacks, and rings in which all ranks send to the neighbour that they receive from."
     ),
     known_misses="Small messages fit into buffers, which hides the problem.",
     bad="""\
@@ -41,6 +42,6 @@ def swap(tensor, peer):
         dist.send(tensor, dst=peer)
     return received
 """,
-    kinds=("paired",),
+    kinds=("paired", "habit-peer"),
     message=_message,
 )

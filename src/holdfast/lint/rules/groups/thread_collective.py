@@ -18,7 +18,10 @@ RULE = Rule(
     name="thread-collective",
     cause=COLLECTIVE_ORDER_INVERSION,
     tier=RuleTier.DATA,
-    what_it_does="Finds collectives of a thread on a group that the main thread uses too.",
+    what_it_does=(
+        "Finds collectives of a thread on a group that the main thread uses too. Advice: "
+        "collectives in `__del__` and signal handlers, which run at another time on each rank."
+    ),
     known_misses="Threads started by libraries.",
     bad="""\
 import threading
@@ -52,6 +55,6 @@ def train(gradient, samples):
 
 train(torch.ones(1), torch.ones(1))
 """,
-    kinds=("thread",),
+    kinds=("thread", "habit-thread"),
     message=_message,
 )

@@ -26,7 +26,8 @@ RULE = Rule(
     what_it_does=(
         "Finds torch.cuda.set_device after the first collective of a group created without "
         'device_id, and scripts that create an "nccl" group and use "cuda" without selecting a '
-        "GPU, themselves or in their imports."
+        "GPU, themselves or in their imports. Advice: the global rank as index of a GPU, loads of "
+        "all ranks onto GPU 0, a GPU used before it is selected, and CUDA used before a fork."
     ),
     known_misses=(
         "If the launcher shows each process a single GPU (CUDA_VISIBLE_DEVICES, --gpus-per-task), "

@@ -20,7 +20,7 @@ RULE = Rule(
     tier=RuleTier.ADVICE,
     what_it_does=(
         "Finds random tensors that are gathered from all ranks although every seed in the module "
-        "is the same on all ranks."
+        "is the same on all ranks. Advice: the random state that one rank saves and all restore."
     ),
     known_misses=(
         "Equal noise, dropout and augmentation on all ranks, which many programs accept; samples "

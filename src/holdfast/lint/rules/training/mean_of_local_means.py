@@ -25,8 +25,14 @@ RULE = Rule(
         "in a function that receives the mean, or with a mean that another function or method "
         "returns. Also sums of gradients or means over ranks in a module that divides by no number "
         "of ranks; results of ReduceOp.AVG and losses of a DDP model that are divided by that "
-        "number once more; sums that are taken twice; and means of batches that "
-        "gather_for_metrics gets in place of samples."
+        "number once more; sums that are taken twice, or divided by the number of ranks of another "
+        "group or of a host; lists of one tensor that all_gather writes; objects that are not read "
+        "from the list of their broadcast; and means of batches that gather_for_metrics gets in "
+        "place of samples. Advice: results that a rank loses or has for its own share only: edits "
+        "of GatheredParameters without `modifier_rank`, Lightning's `predict`, gradients through "
+        "all_gather, totals that are summed over the ranks in the loop that counts them, sums over "
+        "the ranks divided by the count of one rank, and counts of a share divided by the size of "
+        "all data."
     ),
     known_misses=(
         "Through more than two functions. Counts of whole batches are equal on all ranks with a "

@@ -20,7 +20,9 @@ RULE = Rule(
     tier=RuleTier.ADVICE,
     what_it_does=(
         "Finds training loops of a DDP model over a DataLoader without a sampler whose dataset "
-        "appears to be the same on all ranks."
+        "appears to be the same on all ranks. Advice: data that are divided among the ranks twice, "
+        "streams that all workers of a loader read as a whole, and schedules over the batches of "
+        "all data."
     ),
     known_misses=(
         "A dataset whose class or expression mentions ranks, workers, shards, streams or "

@@ -21,7 +21,7 @@ RULE = Rule(
     tier=RuleTier.ADVICE,
     what_it_does=(
         "Finds epoch loops over a loader with a shuffling DistributedSampler whose set_epoch is "
-        "never called."
+        "never called, or only on a sampler that does not shuffle."
     ),
     known_misses="Samplers that a library wraps and updates itself (Accelerate, Lightning).",
     bad="""\
