@@ -153,9 +153,9 @@ class InterpreterState:
         self._dotted: dict[int, str] = {}
 
     def release(self) -> None:
-        """Break the reference cycles with the parts of the interpreter."""
+        """Break the reference cycles with the parts of the interpreter, and drop the summaries."""
         self.evaluators, self.executors = {}, {}
-        del self.call, self.invoke, self.evaluate_attribute
+        del self.call, self.invoke, self.evaluate_attribute, self.summaries
 
     @cached_property
     def shards_models(self) -> bool:
