@@ -273,7 +273,6 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
     },
     "pipeline-schedule": {
         "step": _collective("step", "", "return"),
-        "eval": _collective("eval", "", "return"),
     },
     "horovod.Optimizer": {
         "step": _collective("step", ""),
