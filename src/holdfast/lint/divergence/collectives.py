@@ -335,10 +335,10 @@ def _mark_agreed(
         old = state.evaluate(frame, node)
         summed = summed_over(call, call.arguments.get(2, "group"), old)
         marks = () if summed is None else (summed,)
-        key = state.evaluate(frame, keys[0]).const if len(keys) == 1 else None
+        entry = state.evaluate(frame, keys[0]).const if len(keys) == 1 else None
         entries = dict_entries(old)
-        if entries is not None and isinstance(key, str) and key in entries:
-            changed = dict_of(entries | {key: _as_agreed(entries[key], marks)})
+        if entries is not None and isinstance(entry, str) and entry in entries:
+            changed = dict_of(entries | {entry: _as_agreed(entries[entry], marks)})
             objects = tuple(changed if isinstance(obj, DictEntries) else obj for obj in old.objects)
             store_mutation(state, frame, node, replace(old, objects=objects))
         else:

@@ -72,9 +72,8 @@ def product_per_rank(node: ast.BinOp, left: Value, right: Value) -> tuple[OnePer
     sizes = [size for size in (rank_count(left), rank_count(right)) if size is not None]
     listed = next((side for side in (node.left, node.right) if isinstance(side, ast.List)), None)
     if listed is not None:
-        (element, *others) = listed.elts or [None]
-        repeated = isinstance(element, (ast.Call, ast.Name, ast.Attribute))
-        known = sizes[0] if sizes and not others else None
+        repeated = isinstance(next(iter(listed.elts), None), (ast.Call, ast.Name, ast.Attribute))
+        known = sizes[0] if sizes and len(listed.elts) < 2 else None
         return (OnePerRank(known, repeated),) if sizes or repeated else ()
     return (OnePerRank(sizes[0]),) if len(sizes) == 1 else ()
 

@@ -102,7 +102,6 @@ def _groups_of_steps(path: Sequence[Effect]) -> Iterator[Divergence]:
                     if isinstance(event, Marker)
                     else event.kind == "backward"
                     for event in events
-                    if isinstance(event, (Marker, Operation))
                 )
                 created = [
                     event

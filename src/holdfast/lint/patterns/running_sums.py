@@ -129,8 +129,8 @@ class _SummingFunctions:
         function = resolve_callee(scope, call)
         if function is None and isinstance(call.func, ast.Attribute):
             owner = self._names.only_owner(call.func.attr)
-            is_method = owner is not None and not isinstance(call.func.value, ast.Call)
-            function = self._names.find_method(owner, call.func.attr) if is_method else None
+            if owner is not None and not isinstance(call.func.value, ast.Call):
+                function = self._names.find_method(owner, call.func.attr)
         return function
 
     @staticmethod
@@ -138,10 +138,11 @@ class _SummingFunctions:
         """Return a sum by a function, of what the call passes and of the receiver's attributes."""
         roots: set[str] = set()
         places: set[str] = set()
-        bound = function.owner is not None and isinstance(call.func, ast.Attribute)
+        called = call.func if function.owner is not None else None
+        bound = isinstance(called, ast.Attribute)
         for name in summed.roots:
-            if name.startswith("self.") and bound:
-                receiver = dotted_name(call.func.value) if bound else ""
+            if name.startswith("self.") and isinstance(called, ast.Attribute):
+                receiver = dotted_name(called.value)
                 attribute = name if receiver == "self" else f"{receiver}{name.removeprefix('self')}"
                 roots.add(attribute)
                 places |= {attribute} if name in summed.in_place and receiver else set()
@@ -217,7 +218,7 @@ def _is_counted(
         if not isinstance(node, ast.Call):
             continue
         function = functions.called(scope, node)
-        inner = walk_nodes(*function.node.body) if _has_body(function) else []
+        inner = walk_nodes(*_body_of(function))
         if owner and isinstance(node.func, ast.Attribute) and dotted_name(node.func.value) == owner:
             if node is not sums and any(_adds_to(each, f"self.{attribute}") for each in inner):
                 return True
@@ -256,8 +257,10 @@ def _is_returned_to(nodes: Sequence[ast.AST], call: ast.Call, name: str) -> bool
     )
 
 
-def _has_body(function: Function | None) -> bool:
-    return function is not None and not isinstance(function.node, ast.Lambda)
+def _body_of(function: Function | None) -> Sequence[ast.stmt]:
+    if function is None or isinstance(function.node, ast.Lambda):
+        return ()
+    return function.node.body
 
 
 def _passes_on(function: Function | None, inner: Sequence[ast.AST]) -> bool:

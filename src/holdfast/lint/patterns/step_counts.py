@@ -52,11 +52,11 @@ def _schedules(unit: Unit) -> Iterator[Divergence]:
         if any(_counts_ranks(origin) for origin in origins):
             continue
         for origin in origins:
-            data = _divided_length(origin, divided)
-            if data:
+            shared = _divided_length(origin, divided)
+            if shared:
                 at = unit.location(call)
                 message = (
-                    f"the schedule counts the batches of all of `{data}`, of which each rank gets "
+                    f"the schedule counts the batches of all of `{shared}`, of which each rank gets "
                     "its share only: it ends long after the training; divide by the number of "
                     "ranks, or take the length of the loader"
                 )
