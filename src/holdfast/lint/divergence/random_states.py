@@ -15,7 +15,7 @@ from holdfast.lint.abstract_domain.values import (
     Value,
     taint_kinds,
 )
-from holdfast.lint.abstract_state.abstract_objects import RANDOM_STATE, RANK_TEXT
+from holdfast.lint.abstract_state.abstract_objects import RANDOM_STATE, RANK_SHARE, RANK_TEXT
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 
@@ -79,10 +79,14 @@ def _record_lone_share(state: InterpreterState, call: LibraryCall, saved: Value)
 
 
 def _own_share(value: Value, depth: int = 0) -> Taint:
-    """Return why a list, or one in a container, is the share of this rank."""
+    """Return why a list, or one in a container, is a share that was taken by the rank.
+
+    What only grows under a test of the rank is no share: the other ranks have none.
+    """
     if value.agreed or depth > _MAX_DEPTH:
         return ()
-    own = tuple(source for source in value.length if source.kind in RANK_KINDS)
+    is_share = RANK_SHARE in value.objects
+    own = tuple(source for source in value.length if source.kind in RANK_KINDS) if is_share else ()
     inner = [*(value.items or ())]
     for obj in value.objects if not own else ():
         if isinstance(obj, DICTS):

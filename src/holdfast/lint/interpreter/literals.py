@@ -29,6 +29,7 @@ from holdfast.lint.abstract_domain.values import (
 from holdfast.lint.abstract_state.abstract_objects import (
     ALL_RANKS,
     MASK,
+    RANK_SHARE,
     RANK_TEXT,
     WORLD_SIZE,
     GroupNumber,
@@ -169,6 +170,7 @@ class LiteralEvaluator:
                 LoopEffect(frame.location(node), text, length, unordered, tuple(inner))
             )
         joined = join_values(values)
+        share = (RANK_SHARE,) if RANK_SHARE in first.objects else ()
         parts = self._one_per_rank(generators, first)
         rows = (TupleElements(joined.items),) if joined.items and len(values) == 1 else ()
         return Value(
@@ -180,6 +182,7 @@ class LiteralEvaluator:
             objects=mark_contained(
                 (
                     *rows,
+                    *share,
                     *parts,
                     *(obj for obj in joined.objects if not isinstance(obj, TupleElements)),
                 )

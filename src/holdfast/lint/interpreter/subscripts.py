@@ -6,6 +6,7 @@ import ast
 
 from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
+    RANK_KINDS,
     UNKNOWN,
     Taint,
     TaintKind,
@@ -15,11 +16,13 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     merge_content,
     merge_taint,
+    taint_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     CONTAINED,
     MASK,
+    RANK_SHARE,
     TRIMMED,
     DeviceMesh,
     Instance,
@@ -176,11 +179,13 @@ class SubscriptEvaluator:
             return Value(
                 merge_taint(base.content, moved), base.length, order=base.order, known=False
             )
+        own = moved and taint_kinds(moved) & RANK_KINDS
         return Value(
             merge_taint(base.content, moved),
             merge_taint(base.length, moved),
             base.order,
             known=base.known,
+            objects=(RANK_SHARE,) if own else (),
         )
 
 

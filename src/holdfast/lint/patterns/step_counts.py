@@ -56,8 +56,8 @@ def _schedules(unit: Unit) -> Iterator[Divergence]:
             if shared:
                 at = unit.location(call)
                 message = (
-                    f"the schedule counts the batches of all of `{shared}`, of which each rank gets "
-                    "its share only: it ends long after the training; divide by the number of "
+                    f"the schedule counts the batches of all of `{shared}`, of which each rank "
+                    "gets its share only: it ends long after the training; divide by the number of "
                     "ranks, or take the length of the loader"
                 )
                 yield Divergence("habit-sampler", at, at, "", (), detail=message, by_name=True)
