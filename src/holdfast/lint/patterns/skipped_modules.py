@@ -29,6 +29,8 @@ _MODULES = (
 _CONSTANTS = frozenset({"tensor", "zeros", "new_zeros", "new_tensor", "zeros_like", "full"})
 _COUNTS = frozenset({"numel", "sum", "any", "all", "size", "count_nonzero", "nelement"})
 
+#: A dict that is a batch: other dicts hold settings or conditions, which ranks usually share.
+_BATCH_NAME = re.compile(r"batch|inputs?|data|samples?|examples?|features|targets?")
 #: An entry of a batch that is None on a condition other than the model's own.
 _OPTIONAL_ENTRY = re.compile(r"[\"'](\w+)[\"'](?:: |\] = )(?=.* if (?!self\.).* else None\b)")
 
@@ -172,10 +174,11 @@ def _tests_batch(test: ast.expr, data: set[str], optional: Collection[str]) -> b
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return _tests_batch(operand, data, optional)
-        case ast.BoolOp(values=values):
-            return any(_tests_batch(value, data, optional) for value in values)
+        case ast.BoolOp(op=operator, values=values):
+            chosen = isinstance(operator, ast.And) and any(map(_is_setting, values))
+            return not chosen and any(_tests_batch(value, data, optional) for value in values)
         case ast.Compare(left=ast.Constant(value=str()), ops=[ast.In() | ast.NotIn()]):
-            return bool(_names(test) & data)
+            return any(map(_BATCH_NAME.search, _names(test) & data))
         case ast.Compare(
             left=ast.Name(id=name), ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant()]
         ):
@@ -184,6 +187,11 @@ def _tests_batch(test: ast.expr, data: set[str], optional: Collection[str]) -> b
             return _counts(left, data)
         case _:
             return _counts(test, data)
+
+
+def _is_setting(node: ast.expr) -> bool:
+    """Return True for a setting of the model, which is equal on all ranks."""
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
 
 
 def _counts(node: ast.expr, data: set[str]) -> bool:
