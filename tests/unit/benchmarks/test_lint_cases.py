@@ -13,10 +13,11 @@ CASES = Path(lint_cases.OWN)
     ("folder", "exact", "flagged", "innocent"),
     [
         ("unseen", 34, 0, 2),
-        ("second", 25, 0, 0),
-        ("third", 35, 1, 0),
-        ("fourth", 31, 1, 0),
-        ("fifth", 18, 0, 0),
+        ("second", 26, 0, 0),
+        ("third", 36, 1, 0),
+        ("fourth", 33, 1, 0),
+        ("fifth", 24, 0, 0),
+        ("sixth", 7, 3, 1),
     ],
 )
 def test_recall_is_as_documented(folder, exact, flagged, innocent, capsys):

@@ -31,6 +31,10 @@ from holdfast.lint.abstract_state.abstract_objects import (
 HELD = "held"
 
 
+#: The parts of a list or tensor, as ``split`` returns them.
+PIECES = LibraryInstance("pieces")
+
+
 def held_data(value: Value) -> tuple[LibraryInstance, ...]:
     """Return the mark of a list to which rank-local data are added; the list is never emptier.
 
@@ -91,6 +95,7 @@ def element_of(over: Value) -> Value:
     return Value(
         over.content,
         over.element_length,
+        over.order if PIECES in over.objects else (),  # each has a part of the order
         known=over.known,
         stored_in=over.stored_in,
         objects=objects,

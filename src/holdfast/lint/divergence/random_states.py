@@ -15,7 +15,13 @@ from holdfast.lint.abstract_domain.values import (
     Value,
     taint_kinds,
 )
-from holdfast.lint.abstract_state.abstract_objects import RANDOM_STATE, RANK_SHARE, RANK_TEXT
+from holdfast.lint.abstract_state.abstract_objects import (
+    RANDOM_STATE,
+    RANK_SHARE,
+    RANK_TEXT,
+    SHARD,
+    LibraryInstance,
+)
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 
@@ -46,7 +52,7 @@ def record_random_state(state: InterpreterState, call: LibraryCall) -> None:
         own = path is not None and _is_own(path)
         lone = bool(taint_kinds(call.frame.control) & RANK_KINDS) and not own
         saved = call.first("obj")
-        if _holds_state(saved):
+        if _holds(saved, RANDOM_STATE):
             state.saved_states[call.location] = lone and state.saved_states.get(call.location, True)
         if lone:
             _record_lone_share(state, call, saved)
@@ -57,7 +63,7 @@ def record_random_state(state: InterpreterState, call: LibraryCall) -> None:
     if (
         restored is not None
         and not (restored.known or restored.agreed or _is_own(restored))
-        and not _holds_state(restored)
+        and not _holds(restored, RANDOM_STATE)
     ):
         at = call.location
         divergence = Divergence("habit-seed", at, at, _RESTORED, (), by_name=True)
@@ -67,10 +73,13 @@ def record_random_state(state: InterpreterState, call: LibraryCall) -> None:
 def _record_lone_share(state: InterpreterState, call: LibraryCall, saved: Value) -> None:
     """Record one rank's share of the data that it alone saves: those of the others are lost."""
     share = _own_share(saved)
-    if not share or call.frame.scope.module.is_test:
+    is_shard = _holds(saved, SHARD)
+    if not (share or is_shard) or call.frame.scope.module.is_test:
         return
+    what = "share" if share else "shard of the optimizer's state"
+    why = f" ({share[0].text})" if share else ""
     message = (
-        f"one rank saves its own share only ({share[0].text}): those of the other ranks are lost, "
+        f"one rank saves its own {what} only{why}: those of the other ranks are lost, "
         "and all ranks that load the file get this one; gather them, or save one file per rank"
     )
     at, kind = call.location, "habit-state"
@@ -123,12 +132,12 @@ def _is_own(value: Value) -> bool:
     return bool(taint_kinds(value.content) & RANK_OR_SELECTED) or RANK_TEXT in value.objects
 
 
-def _holds_state(value: Value, depth: int = 0) -> bool:
-    """Return True for the state of a generator of this process, or a container of it."""
-    if RANDOM_STATE in value.objects:
+def _holds(value: Value, mark: LibraryInstance, depth: int = 0) -> bool:
+    """Return True for what has a mark, as the state of a generator, or a container of it."""
+    if mark in value.objects:
         return True
     inner = [*(value.items or ())]
     for obj in value.objects:
         if isinstance(obj, DICTS):
             inner += obj.entries.values()
-    return depth < _MAX_DEPTH and any(_holds_state(each, depth + 1) for each in inner)
+    return depth < _MAX_DEPTH and any(_holds(each, mark, depth + 1) for each in inner)

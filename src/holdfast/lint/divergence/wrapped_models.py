@@ -8,7 +8,11 @@ import re
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import Operation
 from holdfast.lint.abstract_domain.values import Value, is_rank_only
-from holdfast.lint.abstract_state.abstract_objects import SHARD, library_class_names
+from holdfast.lint.abstract_state.abstract_objects import (
+    SHARD,
+    LibraryInstance,
+    library_class_names,
+)
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.bare_models import model_home, model_object
@@ -56,6 +60,15 @@ def is_shared_optimizer(call: LibraryCall) -> bool:
     """Return True if all ranks create an optimizer or scheduler of torch here."""
     control = call.frame.control
     return is_optimizer_class(call.name) and not (control and is_rank_only(control))
+
+
+def created_optimizer(call: LibraryCall) -> LibraryInstance | None:
+    """Return an optimizer that all ranks create, with the mark of one over sharded parameters."""
+    if not is_shared_optimizer(call):
+        return None
+    parameters = call.first("params")
+    sharded = {"wrapped:fsdp", SHARD.name} & set(library_class_names(parameters))
+    return LibraryInstance(OPTIMIZER, Value(objects=(SHARD,)) if sharded else None)
 
 
 def is_optimizer_class(name: str) -> bool:

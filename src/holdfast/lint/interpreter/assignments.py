@@ -28,6 +28,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     Instance,
     ModuleObject,
     RankTest,
+    dict_entries,
     is_callable,
 )
 from holdfast.lint.abstract_state.elements import (
@@ -94,12 +95,17 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
             # an element of a tensor, or one key more on each rank
             grows = not isinstance(key.const, int) and not isinstance(index, (ast.Tuple, ast.Slice))
             grows = grows and LAUNCHER_RANK not in key.objects
-            if grows and state.evaluate(frame, owner).objects == (SIZED_TENSOR,):
-                grows = False
+            grows = grows and not _has_place(state.evaluate(frame, owner), key)
             objects = _container_objects(state, frame, owner, key, value)
             mutate(state, frame, target, held, grows=grows, objects=objects)
         case _:
             pass
+
+
+def _has_place(container: Value, key: Value) -> bool:
+    """Return True for a tensor, and for a dict that has an entry of this key on all ranks."""
+    entry = (dict_entries(container) or {}).get(key.const) if isinstance(key.const, str) else None
+    return container.objects == (SIZED_TENSOR,) or (entry is not None and not entry.absent)
 
 
 def _assign_module_variable(state: InterpreterState, frame: Frame, name: str, value: Value) -> None:
@@ -136,7 +142,10 @@ def _container_objects(
     if any(is_callable(obj) for obj in value.objects):
         for obj in container.objects_of(Instance):
             state.write_attribute(obj, ITEMS, Value(objects=(dict_of({key.const: value}),)))
-    changed = with_entries(container, {key.const: taint_value(value, frame.control)})
+    entry = taint_value(value, frame.control)
+    if _has_place(container, key):  # another value, but still one on all ranks
+        entry = replace(entry, absent=value.absent)
+    changed = with_entries(container, {key.const: entry})
     objects = tuple(obj for obj in value.objects if not isinstance(obj, DICTS))
     if changed is None:
         return value.objects

@@ -179,6 +179,7 @@ class LiteralEvaluator:
             order=merge_taint(*order),
             element_length=merge_length(values),
             known=known,
+            agreed=bool(values) and all(value.agreed for value in values),
             objects=mark_contained(
                 (
                     *rows,

@@ -30,6 +30,7 @@ from holdfast.lint.abstract_domain.values import (
     taint_value,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    SIZED_TENSOR,
     TRIMMED,
     LibraryInstance,
     LibraryName,
@@ -172,6 +173,8 @@ class StatementExecutor:
             objects=old.objects if grown else (*operand_marks((old, new)), *padded),
             agreed=old.agreed,
         )
+        if SIZED_TENSOR in old.objects:  # the tensor keeps its shape
+            value = replace(value, length=old.length, objects=(SIZED_TENSOR, *value.objects))
         frame.assigns_simple = True
         if not count_up(self.state, frame, node, old, new):
             assign(self.state, frame, node.target, value)

@@ -26,15 +26,12 @@ from holdfast.lint.abstract_state.abstract_objects import (
     TRIMMED,
     DeviceMesh,
     Instance,
-    LibraryInstance,
     LibraryName,
     dict_entries,
     join_rows,
     open_entry,
 )
-from holdfast.lint.abstract_state.elements import (
-    with_held_data,
-)
+from holdfast.lint.abstract_state.elements import PIECES, with_held_data
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.shares import is_equal_piece, is_equal_share
@@ -75,7 +72,7 @@ class SubscriptEvaluator:
             base.length if isinstance(first, ast.Slice) and not (first.lower or first.upper) else ()
         )
         inner = join_values(base.items) if base.items else join_rows(base)
-        pieces = LibraryInstance("pieces") in base.objects
+        pieces = PIECES in base.objects
         piece = index.content if pieces else ()
         if pieces:
             record_unordered_share(self.state, frame, node, base, index.content)
@@ -95,6 +92,7 @@ class SubscriptEvaluator:
                 rows,
                 trimmed,
             ),
+            order=base.order if pieces else index.order,
             absent=why,
             known=base.known and index.known,
             objects=inner.objects

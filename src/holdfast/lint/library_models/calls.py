@@ -37,9 +37,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
-from holdfast.lint.abstract_state.elements import (
-    with_held_data,
-)
+from holdfast.lint.abstract_state.elements import PIECES, with_held_data
 from holdfast.lint.abstract_state.process_stamps import (
     ProcessStamp,
     stamps_of,
@@ -50,7 +48,7 @@ from holdfast.lint.divergence.group_numbers import group_number
 from holdfast.lint.divergence.operand_counts import parts_of_size
 from holdfast.lint.divergence.random_states import READS_STATE, record_random_state
 from holdfast.lint.divergence.single_process import as_uniform
-from holdfast.lint.divergence.wrapped_models import OPTIMIZER, is_shared_optimizer
+from holdfast.lint.divergence.wrapped_models import created_optimizer
 from holdfast.lint.framework_calls import METRICS
 from holdfast.lint.library_models import own_files
 from holdfast.lint.library_models.classes import make_instance
@@ -97,6 +95,8 @@ _LOADED_MODEL = re.compile(r"transformers\.(?:AutoModel|\w+For[A-Z])\w*\.from_pr
 _WHOLE_MODEL = frozenset({"quantization_config", "load_in_4bit", "load_in_8bit"})
 #: Functions whose results are text, from the process's own clock or host.
 _TEXTS = frozenset({"time.strftime", "time.ctime", "socket.gethostname", "platform.node"})
+#: Functions whose result has the elements of their argument, in its order.
+_CONVERSIONS = frozenset({"asarray", "array", "tensor", "as_tensor", "from_numpy", "LongTensor"})
 #: Functions whose results are in the order of the file system.
 _LISTINGS = frozenset({"os.listdir", "os.scandir", "glob.glob"})
 
@@ -149,7 +149,7 @@ def _created_object(call: LibraryCall) -> LibraryInstance | None:
     plan = call.arguments.named.get("tp_plan")
     if call.name.endswith(".from_pretrained") and plan is not None and plan.const is not None:
         return LibraryInstance("wrapped:tp")
-    return LibraryInstance(OPTIMIZER) if is_shared_optimizer(call) else None
+    return created_optimizer(call)
 
 
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
@@ -249,7 +249,7 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
         )
     if last in _SPLITTING_FUNCTIONS:
         order = merge_taint(*(value.order for value in values))
-        return Value(content, order=order, known=False, objects=(LibraryInstance("pieces"),))
+        return Value(content, order=order, known=False, objects=(PIECES,))
     if last in _SEEDED_CONSTRUCTORS:
         if call.name in _SEEDED_BY_SYSTEM and not values:
             return Value(state.taint_source(call.frame, TaintKind.DATA, call.node))
@@ -297,8 +297,15 @@ def _computed_value(
     content = () if is_class_name(last) else as_selection(content)
     agreed = bool(values) and values[0].agreed
     absent = () if call.name.startswith(_NUMERIC_LIBRARIES) else content
+    order = merge_taint(*(value.order for value in values)) if last in _CONVERSIONS else ()
     return Value(
-        content, () if sized else length, absent=absent, known=False, objects=named, agreed=agreed
+        content,
+        () if sized else length,
+        order,
+        absent=absent,
+        known=False,
+        objects=named,
+        agreed=agreed,
     )
 
 

@@ -493,6 +493,7 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "train": train_model, "eval": evaluate_model,
     "set": alarms.set_event, "is_set": alarms.is_event_set, "sort": sort_in_place,
     "generate": tensor_methods.generate, "tolist": tensor_methods.tolist,
+    "state_dict": tensor_methods.state_dict,
     "batch_decode": tensor_methods.batch_decode,
     "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

@@ -16,7 +16,9 @@ from holdfast.lint.abstract_state.abstract_objects import (
     COUNT,
     MASK,
     PADDING,
+    SHARD,
     SIZED_TENSOR,
+    LibraryInstance,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.elements import held_data
@@ -78,3 +80,13 @@ def tolist(state: InterpreterState, call: LibraryCall) -> Value | None:
         return None
     data = state.taint_source(call.frame, TaintKind.DATA, call.node)
     return Value(length=call.receiver.length, known=False, objects=held_data(Value(data)))
+
+
+def state_dict(_: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the state of an optimizer over sharded parameters: this rank's shard of it."""
+    shards = any(
+        obj.wrapped is not None and SHARD in obj.wrapped.objects
+        for obj in call.receiver.objects_of(LibraryInstance)
+        if obj.name == call.receiver_class == "optimizer"
+    )
+    return Value(known=False, objects=(SHARD,)) if shards else None

@@ -9,6 +9,8 @@ import json
 import os
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
@@ -47,6 +49,18 @@ def main(rows):
 
 main(list(range(9)))
 """
+OPTIMIZER = """\
+def save(net):
+    model = {model}
+    optimizer = torch.optim.AdamW(model.parameters())
+    with FSDP.state_dict_type(model, FULL):
+        weights = model.state_dict()
+        whole = FSDP.optim_state_dict(model, optimizer)
+    if rank == 0:
+        torch.save({saved}, "last.pt")  # found
+
+save(torch.nn.Linear(4, 4))
+"""
 GATHERED = """parts = [None] * world
     dist.all_gather_object(parts, results)"""
 ALONE = "if self.is_main:\n            torch.save(self.sampler.state_dict(), 'sampler.pt')  # found"
@@ -56,6 +70,10 @@ FOUND = [
     SAMPLER.format(save=ALONE),
     RESULTS.format(share="pass", saved="results"),
     RESULTS.format(share="pass", saved="{'rows': results, 'world': world}"),
+    OPTIMIZER.format(model="FSDP(net)", saved="optimizer.state_dict()"),
+    OPTIMIZER.format(
+        model="FSDP(net)", saved="{'weights': weights, 'state': optimizer.state_dict()}"
+    ),
 ]
 FINE = [
     SAMPLER.format(save=EACH),
@@ -63,6 +81,8 @@ FINE = [
     RESULTS.format(share=GATHERED, saved="parts"),
     RESULTS.format(share="pass", saved="{'rank': rank}"),
     RESULTS.format(share="results = rows", saved="results"),
+    OPTIMIZER.format(model="FSDP(net)", saved="{'weights': weights, 'state': whole}"),
+    OPTIMIZER.format(model="DDP(net)", saved="optimizer.state_dict()"),
 ]
 
 
@@ -72,7 +92,7 @@ def found_lines(body):
     return [
         "# found" in lines[each.location.line - 1]
         for each in program_from_sources({"main": ("main.py", text)}).analyze()
-        if "its own share" in each.detail
+        if "one rank saves its own" in each.detail
     ]
 
 
