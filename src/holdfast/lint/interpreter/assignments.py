@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,8 +58,17 @@ _SCALAR_FUNCTIONS = frozenset(
 )
 
 
-def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value) -> None:
-    """Assign a value to a target; under a tainted condition, the value is tainted."""
+#: Dicts that get an entry where one is updated.
+_DEFAULTS = re.compile(r"\bdefaultdict\(|\bCounter\(|__missing__")
+
+
+def assign(
+    state: InterpreterState, frame: Frame, target: ast.expr, value: Value, *, updates: bool = False
+) -> None:
+    """Assign a value to a target; under a tainted condition, the value is tainted.
+
+    ``updates``: ``counts[key] += 1`` adds no key, except to a dict with a default.
+    """
     match target:
         case ast.Name(id=name):
             if name in frame.globals:
@@ -96,6 +106,7 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
             grows = not isinstance(key.const, int) and not isinstance(index, (ast.Tuple, ast.Slice))
             grows = grows and LAUNCHER_RANK not in key.objects
             grows = grows and not _has_place(state.evaluate(frame, owner), key)
+            grows = grows and not (updates and _DEFAULTS.search(frame.scope.module.text) is None)
             objects = _container_objects(state, frame, owner, key, value)
             mutate(state, frame, target, held, grows=grows, objects=objects)
         case _:

@@ -177,7 +177,7 @@ class StatementExecutor:
             value = replace(value, length=old.length, objects=(SIZED_TENSOR, *value.objects))
         frame.assigns_simple = True
         if not count_up(self.state, frame, node, old, new):
-            assign(self.state, frame, node.target, value)
+            assign(self.state, frame, node.target, value, updates=True)
 
     # ---- branches
 

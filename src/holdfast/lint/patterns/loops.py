@@ -11,7 +11,7 @@ from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import find_callers, resolve_callee, scope_of_function
 from holdfast.lint.patterns.micro_batches import find_unaveraged_steps
 from holdfast.lint.patterns.scopes import LOOPS, CodeScope, walk_nodes
-from holdfast.lint.sources.modules import FUNCTIONS
+from holdfast.lint.sources.modules import FUNCTIONS, dotted_name
 
 #: Methods and functions that copy a value to the host, and the maximum call depth to search.
 _VALUE_METHODS = frozenset({"item", "tolist", "cpu", "numpy"})
@@ -204,6 +204,8 @@ def _first_synchronization(
     """Return the first expression that copies a tensor to the host in each iteration."""
     tried = 0
     for node in _unconditional_nodes(body):
+        if isinstance(node, ast.Call) and dotted_name(node.func).endswith("cuda.synchronize"):
+            return None  # on purpose; what follows has nothing to wait for
         if _synchronizes(node, tensors) and isinstance(node, ast.expr):
             return scope, node
         if isinstance(node, ast.Call) and len(visited) < _MAX_DEPTH and tried < _MAX_CALLS:
