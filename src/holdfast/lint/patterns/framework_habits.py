@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.by_name.devices import habit
 from holdfast.lint.patterns.rank_guards import Unit, is_guarded, iter_units
 from holdfast.lint.patterns.scopes import LOOPS, argument, starts_before
+from holdfast.lint.patterns.step_counts import steps_of_schedule
 from holdfast.lint.sources.modules import Function, Module, SymbolTable, dotted_name, last_name
 
-_SCHEDULE = re.compile(r"^get_(?:\w+_)?schedule(?:r|_with_warmup)?$|^get_\w+_schedule_with_\w+$")
 _COUNTS_PROCESSES = re.compile(r"num_processes|world_size|n_gpus|num_gpus")
 _OWN_STEPS = re.compile(r"step_scheduler_with_optimizer|split_batches")
 _EVALUATION_NAME = re.compile(r"eval|valid|test|\bval_|_val\b|predict")
@@ -70,20 +70,28 @@ def _unscaled_schedules(unit: Unit) -> Iterator[Divergence]:
         return
     prepared = _prepared(unit)
     for name, line in prepared.items():
-        for made in unit.assigned(name):
-            if not isinstance(made, ast.Call) or made.lineno > line:
-                continue
-            if not _SCHEDULE.match(last_name(made.func)):
-                continue
-            position = 3 if last_name(made.func) == "get_scheduler" else 2
-            steps = argument(made, position, "num_training_steps")
-            if steps is not None and _counts_own_steps(unit, steps, made.lineno, prepared):
+        made = [each for each in unit.assigned(name) if isinstance(each, ast.Call)]
+        for home, call in _schedules_of(unit, [each for each in made if each.lineno <= line]):
+            steps = steps_of_schedule(call)
+            known = prepared if home is unit else {}
+            if steps is not None and _counts_own_steps(home, steps, call.lineno, known):
                 message = (
                     f"`{ast.unparse(steps)}` is the number of steps of each process, and "
                     f"Accelerate advances the prepared `{name}` by num_processes in each: it ends "
                     "too early; multiply by `accelerator.num_processes`"
                 )
-                yield habit(unit, steps, "state", message)
+                yield habit(home, steps, "state", message)
+
+
+def _schedules_of(unit: Unit, made: Sequence[ast.Call]) -> Iterator[tuple[Unit, ast.Call]]:
+    """Yield calls, and those that a function or method of the file returns, with their homes."""
+    for call in made:
+        yield unit, call
+        name = last_name(call.func)
+        for home in iter_units(unit.module, f"def {name}(") if name else ():
+            for node in home.nodes if getattr(home.node, "name", "") == name else ():
+                if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+                    yield home, node.value
 
 
 def _prepared(unit: Unit) -> dict[str, int]:
@@ -117,7 +125,8 @@ def _counts_own_steps(unit: Unit, steps: ast.expr, line: int, prepared: dict[str
             and prepared.get(size.args[0].id, size.lineno) < size.lineno
             for size in sizes
         )
-    return bool({ast.unparse(steps), *texts} & set(_bounds(unit)))
+    units = [unit, *iter_units(unit.module, last_name(steps) or ast.unparse(steps))]
+    return bool({ast.unparse(steps), *texts} & {bound for each in units for bound in _bounds(each)})
 
 
 def _origins(unit: Unit, node: ast.expr, line: int, depth: int = 0) -> Iterator[ast.expr]:

@@ -16,6 +16,7 @@ from holdfast.lint.sources.modules import Module, last_name
 _SCHEDULES = {
     "CosineAnnealingLR": (1, "T_max"), "OneCycleLR": (2, "total_steps"),
     "LinearLR": (3, "total_iters"), "PolynomialLR": (1, "total_iters"),
+    "get_scheduler": (3, "num_training_steps"),
 }  # fmt: skip
 _WARMUP = re.compile(r"^get_\w*schedule\w*$")
 _TRAINING_STEPS = (2, "num_training_steps")
@@ -43,9 +44,7 @@ def _schedules(unit: Unit) -> Iterator[Divergence]:
         and (data := argument(call, 0, "dataset")) is not None
     }
     for call in unit.calls:
-        name = last_name(call.func)
-        place = _SCHEDULES.get(name) or (_TRAINING_STEPS if _WARMUP.match(name) else None)
-        steps = argument(call, *place) if place is not None else None
+        steps = steps_of_schedule(call)
         if steps is None:
             continue
         origins = list(_origins(unit, steps))
@@ -62,6 +61,13 @@ def _schedules(unit: Unit) -> Iterator[Divergence]:
                 )
                 yield Divergence("habit-sampler", at, at, "", (), detail=message, by_name=True)
                 break
+
+
+def steps_of_schedule(call: ast.Call) -> ast.expr | None:
+    """Return the number of steps of a schedule that a call makes; None for another call."""
+    name = last_name(call.func)
+    place = _SCHEDULES.get(name) or (_TRAINING_STEPS if _WARMUP.match(name) else None)
+    return argument(call, *place) if place is not None else None
 
 
 def _origins(unit: Unit, node: ast.expr, depth: int = 0) -> Iterator[ast.expr]:

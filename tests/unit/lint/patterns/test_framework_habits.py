@@ -50,6 +50,36 @@ def test_a_prepared_schedule_counts_the_steps_of_all_processes(
     assert len(habits(text)) == count
 
 
+MADE_ELSEWHERE = """
+from accelerate import Accelerator
+from torch.optim.lr_scheduler import LinearLR
+
+class Trainer:
+    def __init__(self, config, model, optimizer):
+        self.config, self.accelerator = config, Accelerator()
+        self.model, self.optimizer = model, optimizer
+
+    def make(self, optimizer):
+        if self.config.constant:
+            return LinearLR(optimizer, total_iters=1)
+        return LinearLR(optimizer, total_iters={steps})
+
+    def train(self, loader):
+        schedule = self.make(self.optimizer)
+        self.model, loader, schedule = self.accelerator.prepare(self.model, loader, schedule)
+        for step in range(self.config.steps):
+            schedule.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "count"),
+    [("self.config.steps", 1), ("self.config.steps * self.accelerator.num_processes", 0)],
+)
+def test_a_schedule_of_another_method_counts_the_steps_of_all_processes(steps, count):
+    assert len(habits(MADE_ELSEWHERE.format(steps=steps))) == count
+
+
 GATHER = """
 def {name}(accelerator, model, {loader}, metric, size):
     for batch in {loader}:
